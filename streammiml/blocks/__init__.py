@@ -1,0 +1,1 @@
+"""Bags in flight: which are read when, within which memory."""

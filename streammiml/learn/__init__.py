@@ -1,0 +1,1 @@
+"""Training: streaming fits, schedule, checkpoints."""

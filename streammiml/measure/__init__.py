@@ -1,0 +1,1 @@
+"""Predictions and metrics, chunk-wise."""

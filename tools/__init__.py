@@ -1,0 +1,1 @@
+"""Conversion and corpora: foreign files to stores. Installed as ``streammiml_tools``."""
