@@ -1,0 +1,242 @@
+"""What a row becomes before W0: scaled, joined by Fourier features and the bag's context.
+
+A lifted dense row is ``[scaled d | Fourier n | context max d | context min d | 1]``; a lifted
+sparse row is its scaled non-zeros and then the constant in column d. The result depends on the bag
+alone, so it can be computed in flight, in any grouping of bags, and is never stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from streammiml.kernel import njit
+
+F32 = np.ndarray[Any, np.dtype[np.float32]]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+NO_TRANSFORM, SQRT, LOG1P = 0, 1, 2
+
+
+class Lift(NamedTuple):
+    """How rows of d features are lifted; arrays are contiguous and writable, absent ones empty."""
+
+    shift: F32
+    """(d,) Taken off each transformed value; ignored on sparse rows."""
+    scale: F32
+    """(d,) Multiplies what is left."""
+    transform: int
+    """``NO_TRANSFORM``, ``SQRT`` or ``LOG1P`` of each value, keeping its sign, before all else."""
+    unit: int
+    """1: the scaled row is divided by its L2 norm; an all-zero row stays zero."""
+    frequencies: F32
+    """(d, n) Of the Fourier features, in turns (radians / 2π) per unit of the scaled feature."""
+    phases: F32
+    """(n,) Of the Fourier features, in turns."""
+    context: int
+    """1: the bag's per-feature maximum and minimum are joined to each of its rows."""
+
+
+@njit
+def lift_width(lift: Lift) -> int:
+    """d', the length of a lifted row."""
+    d = lift.scale.shape[0]
+    return d + lift.phases.shape[0] + 2 * d * lift.context + 1
+
+
+def plain_rows(rows: Array) -> Array:
+    """Rows as kernels take them: float16, which numba does not know, as its uint16 bits."""
+    return rows.view(np.uint16) if rows.dtype == np.float16 else rows
+
+
+@njit
+def half_to_single(bits: np.uint16) -> np.float32:
+    """The float16 of these bits, exactly, subnormal numbers and infinities too."""
+    magnitude = np.uint32((np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13))
+    sign = np.uint32((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))
+    # The exponent's bias is 15 here and 127 there: 2¹¹² makes up for it, exactly.
+    widened = np.float32(np.uint32(magnitude).view(np.float32) * np.float32(2.0**112))
+    single = np.float32(widened).view(np.uint32)
+    special = magnitude | np.uint32(0x7F800000)
+    finite = magnitude < np.uint32(0x0F800000)
+    return np.uint32(sign | (single if finite else special)).view(np.float32)  # type: ignore[no-any-return]
+
+
+def widen(value: Any) -> np.float32:
+    """A stored value as float32; uint16 holds the bits of a float16."""
+    return half_to_single(value) if isinstance(value, np.uint16) else np.float32(value)
+
+
+@overload(widen)
+def _widen_compiled(value: Any) -> Any:
+    if value == types.uint16:
+
+        def half(value: Any) -> Any:
+            return half_to_single(value)
+
+        return half
+
+    def single(value: Any) -> Any:
+        return np.float32(value)
+
+    return single
+
+
+@njit
+def transformed(value: np.float32, transform: int) -> np.float32:
+    """``value`` after the count transform; negative values keep their sign, so none gives NaN."""
+    if transform == SQRT:
+        return np.copysign(np.sqrt(np.abs(value)), value)
+    if transform == LOG1P:
+        return np.copysign(np.log1p(np.abs(value)), value)
+    return value
+
+
+@njit
+def _square_sum(values: F32) -> float:
+    """Sum of squares in float64, in eight lanes added in a fixed tree."""
+    a = b = c = d = e = f = g = h = 0.0
+    whole = values.shape[0] & ~7
+    for j in range(0, whole, 8):
+        a += np.float64(values[j]) * np.float64(values[j])
+        b += np.float64(values[j + 1]) * np.float64(values[j + 1])
+        c += np.float64(values[j + 2]) * np.float64(values[j + 2])
+        d += np.float64(values[j + 3]) * np.float64(values[j + 3])
+        e += np.float64(values[j + 4]) * np.float64(values[j + 4])
+        f += np.float64(values[j + 5]) * np.float64(values[j + 5])
+        g += np.float64(values[j + 6]) * np.float64(values[j + 6])
+        h += np.float64(values[j + 7]) * np.float64(values[j + 7])
+    for j in range(whole, values.shape[0]):
+        a += np.float64(values[j]) * np.float64(values[j])
+    return ((a + b) + (c + d)) + ((e + f) + (g + h))
+
+
+@njit
+def _divide_by_norm(values: F32) -> None:
+    total = _square_sum(values)
+    if total > 0.0:
+        factor = np.float32(1.0 / np.sqrt(total))
+        for j in range(values.shape[0]):
+            values[j] *= factor
+
+
+@njit
+def _scale_rows(lift: Lift, rows: Array, out: F32) -> None:
+    shift, scale = lift.shift, lift.scale
+    d = scale.shape[0]
+    for i in range(rows.shape[0]):
+        if lift.transform == NO_TRANSFORM:
+            for j in range(d):
+                out[i, j] = (widen(rows[i, j]) - shift[j]) * scale[j]
+        elif lift.transform == SQRT:
+            for j in range(d):
+                out[i, j] = (transformed(widen(rows[i, j]), SQRT) - shift[j]) * scale[j]
+        else:
+            for j in range(d):
+                out[i, j] = (transformed(widen(rows[i, j]), LOG1P) - shift[j]) * scale[j]
+        if lift.unit:
+            _divide_by_norm(out[i, :d])
+
+
+@njit
+def cosine_of_turns(turns: np.float32) -> np.float32:
+    """cos(2π turns), within 2.5e-7 of the cosine of this very float32; vectorises.
+
+    A quarter turn less the distance to the nearest whole turn is exact, which is why angles are in
+    turns; the polynomial is the best of its degree for sin(2πs), |s| ≤ 1/4.
+    """
+    # Adding 1.5·2²³ rounds to a whole number. Beyond 2²² turns nothing is left of the angle: the
+    # clamp keeps the value a cosine.
+    whole = (turns + np.float32(12582912.0)) - np.float32(12582912.0)
+    s = np.float32(0.25) - np.abs(turns - whole)
+    s = max(s, np.float32(-0.25))
+    u = s * s
+    p = u * np.float32(39.53714) - np.float32(76.549835)
+    p = u * p + np.float32(81.601006)
+    p = u * p - np.float32(41.341656)
+    p = u * p + np.float32(6.283185)
+    return s * p
+
+
+@njit
+def _add_fourier(lift: Lift, out: F32) -> None:
+    """Columns d to d + n of ``out``, from its first d: √(2/n) cos(x·ω + b), features in order."""
+    d, n = lift.frequencies.shape
+    angles = out[:, d : d + n]
+    weights = lift.frequencies
+    for i in range(out.shape[0]):
+        for f in range(n):
+            angles[i, f] = lift.phases[f]
+        for j in range(d):
+            x = out[i, j]
+            for f in range(n):
+                angles[i, f] += x * weights[j, f]
+        for f in range(n):
+            angles[i, f] = cosine_of_turns(angles[i, f]) * np.float32(np.sqrt(2.0 / n))
+
+
+@njit
+def _add_context(d: int, start: int, out: F32) -> None:
+    """Columns ``start`` to ``start + 2d``: maximum and minimum over rows of the first d columns."""
+    top = out[0, start : start + d]
+    low = out[0, start + d : start + 2 * d]
+    top[:] = out[0, :d]
+    low[:] = out[0, :d]
+    for i in range(1, out.shape[0]):
+        for j in range(d):
+            top[j] = max(top[j], out[i, j])
+            low[j] = min(low[j], out[i, j])
+    for i in range(1, out.shape[0]):
+        out[i, start : start + 2 * d] = out[0, start : start + 2 * d]
+
+
+@njit
+def lift_bag(lift: Lift, rows: Array, out: F32) -> None:
+    """``rows`` (z ≥ 1, d) of one bag, float32 or ``plain_rows``; ``out`` (z, d') overwritten."""
+    d, n = lift.scale.shape[0], lift.phases.shape[0]
+    _scale_rows(lift, rows, out)
+    if n:
+        _add_fourier(lift, out)
+    if lift.context:
+        _add_context(d, d + n, out)
+    last = lift_width(lift) - 1
+    for i in range(rows.shape[0]):
+        out[i, last] = np.float32(1)
+
+
+@njit
+def lift_sparse_bag(
+    lift: Lift,
+    row_offsets: Array,
+    columns: Array,
+    values: Array,
+    start: int,
+    stop: int,
+    out_offsets: Array,
+    out_columns: Array,
+    out_values: F32,
+) -> None:
+    """Rows ``start`` to ``stop`` of a CSR block, columns in their order, then column d with 1.
+
+    ``out_offsets`` (stop - start + 1,) counts from 0; ``out_columns``, ``out_values``: at least one
+    more a row than there are non-zeros. Scaled without centring; no Fourier features, no context.
+    """
+    d = lift.scale.shape[0]
+    place = 0
+    out_offsets[0] = 0
+    for row in range(start, stop):
+        first = place
+        for p in range(row_offsets[row], row_offsets[row + 1]):
+            column = columns[p]
+            out_columns[place] = column
+            out_values[place] = transformed(widen(values[p]), lift.transform) * lift.scale[column]
+            place += 1
+        if lift.unit:
+            _divide_by_norm(out_values[first:place])
+        out_columns[place] = d
+        out_values[place] = np.float32(1)
+        place += 1
+        out_offsets[row - start + 1] = place
