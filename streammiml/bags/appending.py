@@ -1,0 +1,194 @@
+"""Append-only writing of one array: whole chunks to its current file, the rest kept until later.
+
+All state is small and explicit (:meth:`ArrayWriter.state`), so that a writer can stop after any
+part and go on from there: what was written beyond the state is cut off again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from streammiml.bags.layout import PAGE_RECORDS, RECORD, ArrayEntry
+
+Encode = Callable[[NDArray[Any]], bytes]
+Close = Callable[[str, Path, int, int], None]
+"""Called with (key, path, bytes, crc32c) of each file that is complete."""
+
+
+class ArrayWriter:
+    """Elements in, chunks of ``chunk`` elements out, ``shard_chunks`` of them to a file.
+
+    ``key`` names the files; ``ending`` gives the bytes that close one (the shard's index), from
+    the (offset, bytes) of its chunks. Without it the last chunk is left short instead of padded.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        dtype: str,
+        *,
+        width: int,
+        chunk: int,
+        shard_chunks: int,
+        key: Callable[[int], str],
+        close: Close,
+        codec: str = "none",
+        encode: Encode | None = None,
+        ending: Callable[[list[tuple[int, int]]], bytes] | None = None,
+    ) -> None:
+        self.name, self.dtype, self.width = name, np.dtype(dtype), width
+        self.chunk, self.shard_chunks, self.codec = chunk, shard_chunks, codec
+        self.length = 0
+        self._root, self._key, self._close_file = root, key, close
+        self._encode, self._ending = encode, ending
+        self._rest = np.empty(0, self.dtype)
+        self._n_chunks = 0
+        self._offset, self._crc = 0, 0
+        self._slots: list[tuple[int, int]] = []
+        self._file: Any = None
+        self._records: list[tuple[int, int, int, int, int, int]] = []
+        self._n_files = 0
+
+    # State: what a journal keeps.
+
+    def state(self) -> tuple[dict[str, Any], bytes]:
+        """Everything needed to go on, as numbers and as the bytes of the unfinished chunk."""
+        if self._file is not None:
+            self._file.flush()
+        numbers = {
+            "length": self.length,
+            "n_chunks": self._n_chunks,
+            "offset": self._offset,
+            "crc": self._crc,
+            "slots": self._slots,
+            "n_files": self._n_files,
+        }
+        return numbers, self._rest.tobytes()
+
+    def restore(self, numbers: dict[str, Any], rest: bytes) -> None:
+        """Go back to a state: what was written later is cut off."""
+        self.length, self._n_chunks = numbers["length"], numbers["n_chunks"]
+        self._offset, self._crc = numbers["offset"], numbers["crc"]
+        self._slots = [(offset, size) for offset, size in numbers["slots"]]
+        self._n_files = numbers["n_files"]
+        self._rest = np.frombuffer(rest, self.dtype).copy()
+        if self._slots:
+            self._file = self._path().open("r+b")
+            self._file.truncate(self._offset)
+            self._file.seek(self._offset)
+
+    def partial_file(self) -> tuple[Path, int, int] | None:
+        """Path, bytes and crc32c of the file that is being written, if there is one."""
+        return (self._path(), self._offset, self._crc) if self._slots else None
+
+    def take_records(self) -> bytes:
+        """Records of the chunks written since the last call."""
+        raw = np.array(self._records, RECORD).tobytes()
+        self._records = []
+        return raw
+
+    # Writing.
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add elements; whole chunks leave memory."""
+        flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
+        self.length += len(flat) // self.width
+        per_chunk = self.chunk * self.width
+        if len(self._rest):
+            missing = per_chunk - len(self._rest)
+            self._rest = np.concatenate([self._rest, flat[:missing]])
+            flat = flat[missing:]
+            if len(self._rest) < per_chunk:
+                return
+            self._write(self._rest)
+        whole = len(flat) // per_chunk * per_chunk
+        self._write(flat[:whole])
+        self._rest = flat[whole:].copy()
+
+    def finish(self) -> None:
+        """Write what is left, and close the last file."""
+        if len(self._rest):
+            rest = self._rest
+            if self._ending is not None:
+                padding = self.chunk * self.width - len(rest)
+                rest = np.concatenate([rest, np.zeros(padding, self.dtype)])
+            self._write(rest, last=True)
+        self._rest = np.empty(0, self.dtype)
+        self._close()
+
+    def _write(self, values: NDArray[Any], *, last: bool = False) -> None:
+        """Chunks that lie end to end in ``values``; several at a time where bytes are values."""
+        per_chunk = self.chunk * self.width
+        at = 0
+        while at < len(values):
+            room = self.shard_chunks - len(self._slots)
+            part = values[at : at + (room if self._encode is None else 1) * per_chunk]
+            at += len(part)
+            if self._encode is None:
+                raw = memoryview(part).cast("B")
+                sizes = [per_chunk * self.dtype.itemsize] * (len(part) // per_chunk)
+                sizes += [] if not last or self._ending else [len(raw)]
+            else:
+                raw = memoryview(self._encode(part))
+                sizes = [len(raw)]
+            self._put(raw, sizes)
+
+    def _put(self, raw: memoryview, sizes: list[int]) -> None:
+        if self._file is None:
+            self._path().parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path().open("wb", buffering=0)
+        begin = 0
+        for size in sizes:
+            crc = crc32c(raw[begin : begin + size])
+            first = self._n_chunks * self.chunk
+            count = min(self.chunk, self.length - first)
+            self._records.append((first, self._offset + begin, count, size, crc, self._n_files))
+            self._slots.append((self._offset + begin, size))
+            self._n_chunks += 1
+            begin += size
+        self._emit(raw)
+        if len(self._slots) == self.shard_chunks:
+            self._close()
+
+    def _emit(self, raw: memoryview) -> None:
+        done = 0
+        while done < len(raw):
+            done += self._file.write(raw[done:])
+        self._crc = crc32c(raw, self._crc)
+        self._offset += len(raw)
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        if self._ending is not None:
+            self._emit(memoryview(self._ending(self._slots)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        key = self._key(self._n_files)
+        self._close_file(key, self._path(), self._offset, self._crc)
+        self._file, self._slots, self._offset, self._crc = None, [], 0, 0
+        self._n_files += 1
+
+    def _path(self) -> Path:
+        return self._root / self._key(self._n_files)
+
+    def entry(self, coding: str, pages: list[list[int]]) -> ArrayEntry:
+        """The array as the manifest describes it."""
+        return ArrayEntry(
+            dtype=self.dtype.name, length=self.length, width=self.width, coding=coding, pages=pages
+        )
+
+
+def table_pages(table: NDArray[np.void]) -> list[list[int]]:
+    """(crc32c, first element, records) of each page of a table of chunks."""
+    pages = (table[at : at + PAGE_RECORDS] for at in range(0, len(table), PAGE_RECORDS))
+    return [[crc32c(page.tobytes()), int(page["first"][0]), len(page)] for page in pages]

@@ -1,0 +1,275 @@
+"""What may enter a store: blocks are checked and brought into the store's types, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.layout import BACKENDS, CHUNK_BYTES, CODECS, MAX_FEATURES, ROW_DTYPES
+from streammiml.errors import StoreError, unknown
+
+I64 = NDArray[np.int64]
+MAX_LABELS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSpec:
+    """What a store will hold; fixed before the first bag is written."""
+
+    n_features: int
+    dtype: str = "float32"
+    """Type of the stored values: float32, float16, uint8, int8 or int16."""
+    sparse: bool = False
+    n_labels: int | None = None
+    """None: one more than the highest label that occurs, or the number of names."""
+    label_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    row_labels: bool = False
+    bag_ids: bool = False
+    codec: str = "auto"
+    """``none``, ``lz4`` or ``zstd``; auto: none for float rows, lz4 for integer and sparse ones."""
+    chunk_bytes: int = CHUNK_BYTES
+    """Bytes that one read fetches, about."""
+    empty_bags: str = "refuse"
+    """``refuse``, or ``drop``: leave bags without rows out, and count them."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_features <= MAX_FEATURES:
+            raise StoreError(f"n_features must be 1 to {MAX_FEATURES}, got {self.n_features}")
+        if self.dtype not in ROW_DTYPES:
+            raise unknown("dtype", self.dtype, ROW_DTYPES)
+        if self.codec not in ("auto", *CODECS):
+            raise unknown("codec", self.codec, ("auto", *CODECS))
+        if self.empty_bags not in ("refuse", "drop"):
+            raise unknown("policy for empty bags", self.empty_bags, ("refuse", "drop"))
+        if self.chunk_bytes < 1:
+            raise StoreError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
+        for kind, names, count in (
+            ("label", self.label_names, self.n_labels),
+            ("feature", self.feature_names, self.n_features),
+        ):
+            if names is None:
+                continue
+            if count is not None and len(names) != count:
+                raise StoreError(f"{len(names)} {kind} names were given for {count} {kind}s")
+            if len(set(names)) != len(names):
+                raise StoreError(f"two {kind}s have one name: {_twice(names)!r}")
+
+    @property
+    def labels_known(self) -> int | None:
+        """Number of labels where it is known beforehand."""
+        return self.n_labels if self.label_names is None else len(self.label_names)
+
+    @property
+    def resolved_codec(self) -> str:
+        """The codec that ``auto`` stands for."""
+        if self.codec != "auto":
+            return self.codec
+        return "lz4" if self.sparse or not self.dtype.startswith("float") else "none"
+
+
+def backend_of(destination: str) -> str:
+    """The backend that a name's suffix asks for."""
+    suffix = destination.rstrip("/").rsplit(".", 1)[-1]
+    if suffix not in BACKENDS:
+        raise StoreError(f"{destination}: a store's name ends in .zarr or .parquet")
+    return suffix
+
+
+def clean(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
+    """The block in the store's types, and how many empty bags were dropped from it.
+
+    ``where`` opens the message of a refusal; bags are named by id where they have one.
+    """
+    _check_offsets(block.bag_offsets, len(block.rows), "bag", where)
+    _check_offsets(block.label_offsets, len(block.label_indices), "label", where)
+    if len(block.label_offsets) != len(block.bag_offsets):
+        raise StoreError(
+            f"{where}: {len(block)} bags but labels for {len(block.label_offsets) - 1}"
+        )
+    block = replace(block, bag_offsets=block.bag_offsets.astype(np.int64, copy=False))
+    _check_ids(block, spec, where)
+    block, dropped = _without_empty(block, spec, where)
+    rows = _sparse(block, spec, where) if spec.sparse else _dense(block, spec, where)
+    return (
+        replace(
+            block,
+            rows=rows,
+            label_offsets=block.label_offsets.astype(np.int64, copy=False),
+            label_indices=_labels(block, spec, where),
+            row_labels=_row_labels(block, spec, where),
+        ),
+        dropped,
+    )
+
+
+def _check_offsets(offsets: NDArray[Any], end: int, kind: str, where: str) -> None:
+    if len(offsets) < 1 or offsets[0] != 0:
+        raise StoreError(f"{where}: {kind} offsets must begin with 0")
+    if len(offsets) > 1 and int(np.diff(offsets).min()) < 0:
+        at = int(np.argmax(np.diff(offsets) < 0))
+        raise StoreError(f"{where}: {kind} offsets fall at bag {at}")
+    if offsets[-1] != end:
+        raise StoreError(f"{where}: {kind} offsets end at {offsets[-1]}, expected {end}")
+
+
+def _check_ids(block: BagBlock, spec: StoreSpec, where: str) -> None:
+    if spec.bag_ids != (block.bag_ids is not None):
+        have = "has" if block.bag_ids is not None else "lacks"
+        raise StoreError(f"{where}: the block {have} bag ids, the store was begun otherwise")
+    if block.bag_ids is not None and len(block.bag_ids) != len(block):
+        raise StoreError(f"{where}: {len(block)} bags but {len(block.bag_ids)} ids")
+
+
+def _without_empty(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
+    empty = np.diff(block.bag_offsets) == 0
+    n_empty = int(empty.sum())
+    if not n_empty:
+        return block, 0
+    if spec.empty_bags == "refuse":
+        raise StoreError(
+            f"{where}: {n_empty} bags have no rows, the first is {_bag(block, int(empty.argmax()))}; "
+            "--empty-bags drop leaves them out"
+        )
+    return block.take(np.flatnonzero(~empty)), n_empty
+
+
+def _bag(block: BagBlock, bag: int) -> str:
+    return f"bag {bag}" if block.bag_ids is None else f"bag {block.bag_ids[bag]!r}"
+
+
+def _bag_of_row(block: BagBlock, row: int) -> str:
+    bag = int(np.searchsorted(block.bag_offsets, row, "right")) - 1
+    return f"{_bag(block, bag)}, row {row - int(block.bag_offsets[bag])}"
+
+
+def _dense(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[Any]:
+    if isinstance(block.rows, SparseRows):
+        raise StoreError(f"{where}: rows are sparse, the store was begun dense")
+    if block.rows.ndim != 2 or block.rows.shape[1] != spec.n_features:
+        raise StoreError(
+            f"{where}: rows have {block.rows.shape[-1]} values, expected {spec.n_features}"
+        )
+    width = spec.n_features
+    return _values(
+        np.ascontiguousarray(block.rows), spec, where, lambda at: _bag_of_row(block, at // width)
+    )
+
+
+def _sparse(block: BagBlock, spec: StoreSpec, where: str) -> SparseRows:
+    rows = block.rows
+    if not isinstance(rows, SparseRows):
+        raise StoreError(f"{where}: rows are dense, the store was begun sparse")
+    _check_offsets(rows.offsets, len(rows.columns), "row", where)
+    if len(rows.columns) != len(rows.values):
+        raise StoreError(f"{where}: {len(rows.columns)} columns but {len(rows.values)} values")
+
+    def row_at(place: int) -> str:
+        return _bag_of_row(block, int(np.searchsorted(rows.offsets, place, "right")) - 1)
+
+    if len(rows.columns) and (rows.columns.min() < 0 or rows.columns.max() >= spec.n_features):
+        outside = (rows.columns < 0) | (rows.columns >= spec.n_features)
+        at = int(outside.argmax())
+        raise StoreError(
+            f"{where}, {row_at(at)}: feature {rows.columns[at]} is outside 0 to {spec.n_features - 1}"
+        )
+    columns = rows.columns.astype(np.uint32, copy=False)
+    offsets = rows.offsets.astype(np.int64, copy=False)
+    order = _order_within(offsets, columns, lambda at: f"{where}, {row_at(at)}: feature")
+    values = _values(rows.values, spec, where, row_at)
+    if order is not None:
+        columns, values = columns[order], values[order]
+    return SparseRows(offsets, columns, values, spec.n_features)
+
+
+def _values(values: NDArray[Any], spec: StoreSpec, where: str, at: Any) -> NDArray[Any]:
+    """Values in the store's type, finite; ``at`` names the row of a flat place."""
+    if values.dtype.kind not in "fiub":
+        raise StoreError(f"{where}: values are {values.dtype}, expected numbers")
+    if values.size and values.dtype.kind == "f":
+        # Minimum and maximum carry NaN and infinity, and read faster than a mask is made.
+        ends = values.min(), values.max()
+        if not np.isfinite(ends).all():
+            wrong = ~np.isfinite(values).reshape(-1)
+            first = int(wrong.argmax())
+            raise StoreError(
+                f"{where}, {at(first)}: value is {values.reshape(-1)[first]} "
+                f"({int(wrong.sum())} such values); only finite numbers can be stored"
+            )
+    if values.dtype.name == spec.dtype:
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(spec.dtype)
+    exact = spec.dtype.startswith("float")
+    wrong = ~np.isfinite(stored) if exact else stored != values
+    if exact and values.dtype.kind in "iu" and values.dtype.itemsize > 2:
+        wrong |= stored.astype(np.float64) != values
+    if wrong.any():
+        first = int(wrong.reshape(-1).argmax())
+        raise StoreError(
+            f"{where}, {at(first)}: {values.reshape(-1)[first]} does not fit into {spec.dtype}"
+        )
+    return stored
+
+
+def _labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int32]:
+    labels, offsets = block.label_indices, block.label_offsets
+
+    def bag_at(place: int) -> str:
+        return f"{where}, {_bag(block, int(np.searchsorted(offsets, place, 'right')) - 1)}"
+
+    if len(labels) and labels.dtype.kind not in "iu":
+        raise StoreError(f"{where}: label indices are {labels.dtype}, expected integers")
+    limit = MAX_LABELS if spec.labels_known is None else spec.labels_known
+    outside = (labels < 0) | (labels >= limit)
+    if outside.any():
+        at = int(outside.argmax())
+        raise StoreError(f"{bag_at(at)}: label {labels[at]} is outside 0 to {limit - 1}")
+    order = _order_within(offsets, labels, lambda at: f"{bag_at(at)}: label")
+    return (labels if order is None else labels[order]).astype(np.int32, copy=False)
+
+
+def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int32] | None:
+    if spec.row_labels != (block.row_labels is not None):
+        have = "has" if block.row_labels is not None else "lacks"
+        raise StoreError(f"{where}: the block {have} row labels, the store was begun otherwise")
+    if block.row_labels is None:
+        return None
+    labels = block.row_labels
+    if len(labels) != len(block.rows):
+        raise StoreError(f"{where}: {len(block.rows)} rows but {len(labels)} row labels")
+    limit = MAX_LABELS if spec.labels_known is None else spec.labels_known
+    outside = (labels < -1) | (labels >= limit)
+    if outside.any():
+        at = int(outside.argmax())
+        raise StoreError(
+            f"{where}, {_bag_of_row(block, at)}: row label {labels[at]} is outside -1 to {limit - 1}"
+        )
+    return labels.astype(np.int32, copy=False)
+
+
+def _order_within(offsets: I64, items: NDArray[Any], name: Any) -> I64 | None:
+    """The order that sorts items within their groups; None if they are; twice is refused."""
+    if len(items) < 2:
+        return None
+    starts = np.zeros(len(items), bool)
+    starts[offsets[:-1][offsets[:-1] < len(items)]] = True
+    steps = items[1:].astype(np.int64) - items[:-1]
+    if bool(((steps > 0) | starts[1:]).all()):
+        return None
+    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    order = np.lexsort((items, group)).astype(np.int64)
+    same = (np.diff(items[order].astype(np.int64)) == 0) & (np.diff(group[order]) == 0)
+    if same.any():
+        at = int(order[int(same.argmax()) + 1])
+        raise StoreError(f"{name(at)} {items[at]} comes twice")
+    return order
+
+
+def _twice(names: tuple[str, ...]) -> str:
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]

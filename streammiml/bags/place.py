@@ -1,0 +1,147 @@
+"""Where a store lies: a local folder, or a URL. Byte ranges come in, whole files go out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from streammiml.errors import StreammimlError
+
+SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
+OPEN_FILES = 128
+
+
+class Unreadable(Exception):
+    """A file that is missing, short, or fails to be read; its text says which."""
+
+
+class Place(Protocol):
+    """A folder of files, known by keys with slashes."""
+
+    name: str
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from the file, or raise Unreadable."""
+
+    def read_all(self, key: str) -> bytes:
+        """The whole file, or Unreadable."""
+
+    def size(self, key: str) -> int | None:
+        """Bytes of the file; None when there is none."""
+
+    def keys(self) -> list[str]:
+        """Every file, sorted."""
+
+    def forget(self) -> None:
+        """Close what is open, so that the next read sees the folder as it is then."""
+
+
+class _OpenFile:
+    """A file descriptor that closes itself when the last reader lets go of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class LocalPlace:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self._open = lru_cache(OPEN_FILES)(lambda key: _OpenFile(path / key))
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        try:
+            file = self._open(key)
+            done = 0
+            while done < len(buffer):
+                got = os.preadv(file.fd, [buffer[done:]], offset + done)
+                if got == 0:
+                    raise Unreadable(
+                        f"is short: ends at byte {offset + done}, needed {offset + len(buffer)}"
+                    )
+                done += got
+        except OSError as error:
+            raise Unreadable(reason(error)) from error
+
+    def read_all(self, key: str) -> bytes:
+        try:
+            return (self.path / key).read_bytes()
+        except OSError as error:
+            raise Unreadable(reason(error)) from error
+
+    def size(self, key: str) -> int | None:
+        try:
+            return (self.path / key).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def keys(self) -> list[str]:
+        files = (path for path in self.path.rglob("*") if path.is_file())
+        return sorted(path.relative_to(self.path).as_posix() for path in files)
+
+    def forget(self) -> None:
+        self._open.cache_clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalPlace, (self.path,)
+
+
+def open_place(where: str | os.PathLike[str]) -> Place:
+    """The place that a path or URL names; it need not exist."""
+    text = os.fspath(where)
+    if text.startswith(SCHEMES):
+        try:  # Loaded late: an extra that only URLs need.
+            remote = import_module("streammiml.bags.remote")
+        except ModuleNotFoundError:
+            raise StreammimlError(f"{text} needs obstore: pip install 'streammiml[s3]'") from None
+        return cast("Place", remote.RemotePlace(text))
+    if "://" in text:
+        raise StreammimlError(f"{text}: no such kind of URL; known: {', '.join(SCHEMES)}")
+    return LocalPlace(Path(text))
+
+
+def reason(error: BaseException) -> str:
+    """One line that says why reading or writing failed."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "is missing"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder, expected a file"
+    if isinstance(error, OSError) and error.strerror:
+        return f"cannot be read: {error.strerror}"
+    text = " ".join(str(error).split())
+    return f"cannot be read: {text[:300] or type(error).__name__}"
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that can still be written to the file system of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names created in a folder last."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside, sync, rename: the file is there whole, or as it was before."""
+    beside = path.with_name(f"{path.name}.partial")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    sync_folder(path.parent)
