@@ -1,0 +1,215 @@
+"""Settings as frozen dataclasses, checked where they are made."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from streammiml.errors import StreammimlError, unknown
+
+Rule = Literal["dummy", "margin", "top-r"]
+RULES: tuple[Rule, ...] = ("dummy", "margin", "top-r")
+SCALES = ("auto", "none", "unit", "standard", "standard+unit", "maxabs")
+TRANSFORMS = ("none", "sqrt", "log1p")
+
+_SIZES = {"": 1, "b": 1}
+_SIZES |= {unit + "ib": 1024**power for power, unit in enumerate("kmgt", 1)}
+_SIZES |= {unit + "b": 1000**power for power, unit in enumerate("kmgt", 1)}
+_DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _number_and_unit(text: str) -> tuple[float, str] | None:
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
+    return (float(match[1]), match[2].lower()) if match else None
+
+
+def parse_size(text: str | int, *, option: str = "memory") -> int:
+    """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut."""
+    if isinstance(text, int):
+        text = str(text)
+    found = _number_and_unit(text)
+    if found is None or found[1] not in _SIZES:
+        raise StreammimlError(f"{option} must be a size such as 256MiB or 2GiB, got {text!r}")
+    return int(found[0] * _SIZES[found[1]])
+
+
+def format_size(n_bytes: int) -> str:
+    """Write a size for people, ``400 MiB``: three digits or whole, in the largest fitting unit."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if n_bytes >= 1024**power:
+            amount = n_bytes / 1024**power
+            return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
+    return f"{n_bytes} B"
+
+
+def parse_duration(text: str, *, option: str = "checkpoint_every") -> float:
+    """Seconds of ``90s``, ``10min``, ``1.5h`` or ``2d``; a unit is required."""
+    found = _number_and_unit(text)
+    if found is None or found[1] not in _DURATIONS:
+        raise StreammimlError(f"{option} must be a time such as 90s, 10min or 2h, got {text!r}")
+    return found[0] * _DURATIONS[found[1]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleSpec:
+    """The option ``scale``, taken apart; see ``learn/scaler.py`` for what each kind fits."""
+
+    kind: str = "auto"
+    """One of ``SCALES``."""
+    transform: str = "none"
+    """``sqrt`` or ``log1p`` of each value first, for counts."""
+
+    @classmethod
+    def parse(cls, text: str) -> ScaleSpec:
+        """Read ``unit``, ``sqrt:unit``, ``log1p:standard+unit`` and the like."""
+        head, colon, tail = text.rpartition(":")
+        if colon and head not in TRANSFORMS[1:]:
+            raise StreammimlError(
+                f"scale {text!r} has an unknown transform {head!r}; known: log1p, sqrt"
+            )
+        if tail not in SCALES:
+            raise unknown("scale", tail, SCALES)
+        if head and tail == "auto":
+            raise StreammimlError(
+                f"scale {text!r}: auto chooses the transform itself; say auto, or name a scale "
+                f"as in {head}:unit"
+            )
+        return cls(kind=tail, transform=head or "none")
+
+    def __str__(self) -> str:
+        return self.kind if self.transform == "none" else f"{self.transform}:{self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiftSpec:
+    """The option ``lift``, taken apart."""
+
+    n_fourier: int = 0
+    """Random Fourier features joined to each row; 0 for none."""
+    bandwidth: float = 0.5
+    """Of the Gaussian kernel they stand for, as a multiple of the median distance of two rows."""
+    context: bool = False
+    """Join the bag's per-feature maximum and minimum to each of its rows: better ranking on
+    several sets, at some cost in key-instance accuracy, since every row then carries its bag."""
+
+    @classmethod
+    def parse(cls, text: str) -> LiftSpec:
+        """Read ``none``, or ``fourier:N``, ``fourier:N:BANDWIDTH`` and ``context`` with commas."""
+        if text.strip() == "none":
+            return cls()
+        found: dict[str, Any] = {}
+        for part in (part.strip() for part in text.split(",")):
+            name, *values = part.split(":")
+            key = {"fourier": "n_fourier", "context": "context"}.get(name)
+            if key is None or (name == "context" and values) or len(values) > 2:
+                raise StreammimlError(
+                    f"lift {text!r}: cannot read {part!r}; it is none, or fourier:N[:BANDWIDTH] "
+                    "and context joined by a comma, as in fourier:1000,context"
+                )
+            if key in found:
+                raise StreammimlError(f"lift {text!r} names {name} twice")
+            if name == "context":
+                found[key] = True
+                continue
+            if not values or not re.fullmatch("[0-9]{1,7}", values[0]) or int(values[0]) < 1:
+                raise StreammimlError(
+                    f"lift {text!r}: fourier needs a number of features from 1 to 9999999, "
+                    "as in fourier:1000"
+                )
+            found[key] = int(values[0])
+            if len(values) == 2:
+                found["bandwidth"] = _positive_number(values[1])
+                if found["bandwidth"] is None:
+                    raise StreammimlError(
+                        f"lift {text!r}: the bandwidth must be a number above 0, "
+                        f"got {values[1]!r}; 0.5 is the default"
+                    )
+        return cls(**found)
+
+    def __str__(self) -> str:
+        parts = [f"fourier:{self.n_fourier}:{self.bandwidth:g}"] if self.n_fourier else []
+        return ",".join([*parts, *(["context"] if self.context else [])]) or "none"
+
+
+def _positive_number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse anything but a whole number from ``least`` to ``most``, naming the option."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if is_whole and least <= value and (most is None or value <= most):  # type: ignore[operator]
+        return
+    bound = f"at least {least}" if most is None else f"from {least} to {most}"
+    raise StreammimlError(f"{name} must be a whole number {bound}, got {value!r}")
+
+
+def check_number(name: str, value: object, *, zero: bool = False) -> None:
+    """Refuse anything but a finite number above 0 (or at least 0), naming the option."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (0 < value < math.inf or (zero and value == 0)):  # type: ignore[operator]
+        return
+    bound = "at least" if zero else "above"
+    raise StreammimlError(f"{name} must be a number {bound} 0, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a model is and how a step changes it; the command line has the same names."""
+
+    shared_dim: int = 100
+    """Dimensions m of the space that all labels share."""
+    subconcepts: int = 5
+    """Linear models K of each label; ones that are not needed stay empty."""
+    max_norm: float = 10.0
+    """Largest L2 norm C of a label's weights and of a column of the shared space."""
+    step_size: float = 0.02
+    """Size γ0 of the first step; rows are scaled to a norm of about 1 for it."""
+    decay: float = 1e-5
+    """η in γ0 / (1 + η γ0 t), t steps done."""
+    average: bool = True
+    """Return a mean of the recent iterates instead of the last one."""
+    shared_space: bool = True
+    """Learn the shared space; without it each label is a linear model of the lifted row."""
+    scale: str = "auto"
+    """How features are scaled: auto, none, unit, standard, standard+unit or maxabs, with sqrt: or
+    log1p: before it for counts."""
+    fit_scaler: str = "64MiB"
+    """Rows that the scaler looks at: a size, taken as a seeded sample of blocks, or full."""
+    lift: str = "none"
+    """Features added in flight: fourier:N[:BANDWIDTH], context, or both with a comma."""
+    rule: Rule = "dummy"
+    """Who is predicted: labels above the dummy label, above it less a margin of 1, or the top r."""
+    min_labels: int | None = None
+    """Labels predicted at least; 1 if every training bag has a label, else 0, unless given."""
+    seed: int = 0
+    """Of everything random."""
+
+    def __post_init__(self) -> None:
+        check_whole("shared_dim", self.shared_dim, 1)
+        check_whole("subconcepts", self.subconcepts, 1)
+        check_number("max_norm", self.max_norm)
+        check_number("step_size", self.step_size)
+        check_number("decay", self.decay, zero=True)
+        for name in ("average", "shared_space"):
+            if not isinstance(getattr(self, name), bool):
+                raise StreammimlError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        ScaleSpec.parse(self.scale)
+        if self.fit_scaler != "full" and parse_size(self.fit_scaler, option="fit_scaler") < 1:
+            raise StreammimlError("fit_scaler must be full or a size above 0, got 0")
+        LiftSpec.parse(self.lift)
+        if self.rule not in RULES:
+            raise unknown("rule", self.rule, RULES)
+        if self.min_labels is not None:
+            check_whole("min_labels", self.min_labels, 0)
+        check_whole("seed", self.seed, 0, 2**63 - 1)
+
+    def recorded(self) -> dict[str, Any]:
+        """Every setting by name, as plain values: what a model file and a run folder keep."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
