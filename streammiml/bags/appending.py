@@ -85,9 +85,9 @@ class ArrayWriter:
             self._file.truncate(self._offset)
             self._file.seek(self._offset)
 
-    def partial_file(self) -> tuple[Path, int, int] | None:
-        """Path, bytes and crc32c of the file that is being written, if there is one."""
-        return (self._path(), self._offset, self._crc) if self._slots else None
+    def file_at(self, numbers: dict[str, Any]) -> tuple[Path, int, int]:
+        """Path, bytes and crc32c of the file that was being written at a state."""
+        return self._root / self._key(numbers["n_files"]), numbers["offset"], numbers["crc"]
 
     def take_records(self) -> bytes:
         """Records of the chunks written since the last call."""

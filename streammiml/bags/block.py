@@ -174,5 +174,3 @@ class BagBlock:
             row_labels=np.concatenate(known) if known else None,
             bag_ids=[name for of in ids for name in of] if ids else None,
         )
-
-

@@ -131,8 +131,9 @@ def _without_empty(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlo
     if not n_empty:
         return block, 0
     if spec.empty_bags == "refuse":
+        first = _bag(block, int(empty.argmax()))
         raise StoreError(
-            f"{where}: {n_empty} bags have no rows, the first is {_bag(block, int(empty.argmax()))}; "
+            f"{where}: {n_empty} bags have no rows, the first is {first}; "
             "--empty-bags drop leaves them out"
         )
     return block.take(np.flatnonzero(~empty)), n_empty
@@ -175,7 +176,8 @@ def _sparse(block: BagBlock, spec: StoreSpec, where: str) -> SparseRows:
         outside = (rows.columns < 0) | (rows.columns >= spec.n_features)
         at = int(outside.argmax())
         raise StoreError(
-            f"{where}, {row_at(at)}: feature {rows.columns[at]} is outside 0 to {spec.n_features - 1}"
+            f"{where}, {row_at(at)}: feature {rows.columns[at]} is outside "
+            f"0 to {spec.n_features - 1}"
         )
     columns = rows.columns.astype(np.uint32, copy=False)
     offsets = rows.offsets.astype(np.int64, copy=False)
@@ -246,9 +248,8 @@ def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int3
     outside = (labels < -1) | (labels >= limit)
     if outside.any():
         at = int(outside.argmax())
-        raise StoreError(
-            f"{where}, {_bag_of_row(block, at)}: row label {labels[at]} is outside -1 to {limit - 1}"
-        )
+        row = _bag_of_row(block, at)
+        raise StoreError(f"{where}, {row}: row label {labels[at]} is outside -1 to {limit - 1}")
     return labels.astype(np.int32, copy=False)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ def damaged(place: Place, key: str, what: str) -> StoreError:
     return StoreError(f"{place.name}/{key} {what}; restore the file or convert the source again")
 
 
-def fetch(place: Place, key: str, offset: int, buffer: memoryview, check: Callable[[], str]) -> None:
+def fetch(
+    place: Place, key: str, offset: int, buffer: memoryview, check: Callable[[], str]
+) -> None:
     """Fill the buffer and check it, trying once more before giving up.
 
     ``check`` returns what is wrong, or nothing. A second try mends a passing fault of a network
@@ -50,6 +53,18 @@ def fetch(place: Place, key: str, offset: int, buffer: memoryview, check: Callab
         if last:
             raise damaged(place, key, problem)
         place.forget()
+
+
+def fetch_checked(place: Place, key: str, entry: list[int]) -> bytearray:
+    """Bytes that the manifest lists with (offset, bytes, crc32c)."""
+    offset, size, crc = entry
+    raw = bytearray(size)
+
+    def check() -> str:
+        return "" if crc32c(raw) == crc else "is damaged or was edited: it fails its checksum"
+
+    fetch(place, key, offset, memoryview(raw), check)
+    return raw
 
 
 class ChunkTable:
@@ -125,20 +140,6 @@ class VerifiedArray:
             parts.append(chunk[max(start - first, 0) : stop - first])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def check_chunks(self) -> Iterator[StoreError]:
-        """Read and check every chunk, one error for each that fails."""
-        for number in range(len(self.table)):
-            try:
-                records = self.table.page(number)
-            except StoreError as error:
-                yield error
-                continue
-            for record in records:
-                try:
-                    self._read_chunk(int(record["first"]), int(record["count"]))
-                except StoreError as error:
-                    yield error
-
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat
 
@@ -176,7 +177,8 @@ class VerifiedArray:
             at = 0
             for i, (size, crc) in enumerate(zip(sizes, crcs, strict=True)):
                 if crc32c(buffer[at : at + size]) != crc:
-                    return f"is damaged: {self.name} from element {run['first'][i]} on fails its checksum"
+                    first = run["first"][i]
+                    return f"is damaged: {self.name} from element {first} on fails its checksum"
                 at += size
             return ""
 
@@ -191,8 +193,7 @@ def _end_to_end(records: Records) -> Iterator[Records]:
         apart = (records["file"][1:] != records["file"][:-1]) | (records["offset"][1:] != ends[:-1])
         cuts = np.flatnonzero(apart)
         if len(cuts):
-            edges = [0, *(cuts + 1).tolist(), len(records)]
-            for begin, end in zip(edges[:-1], edges[1:], strict=True):
+            for begin, end in pairwise([0, *(cuts + 1).tolist(), len(records)]):
                 yield records[begin:end]
             return
     yield records

@@ -100,7 +100,7 @@ class Manifest:
     files: list[list[Any]]
     """(key, bytes, crc32c) of every data file; chunk records name them by their place here."""
     metadata: dict[str, list[int]]
-    """Files that describe others (``zarr.json``, Parquet footers): key to (offset, bytes, crc32c)."""
+    """Where others are described (``zarr.json``, footers): key to (offset, bytes, crc32c)."""
     dropped_bags: int = 0
     format_version: int = field(default=FORMAT_VERSION)
 

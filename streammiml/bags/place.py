@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from crc32c import crc32c
+
 from streammiml.errors import StreammimlError
 
 SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
@@ -33,7 +35,7 @@ class Place(Protocol):
     def size(self, key: str) -> int | None:
         """Bytes of the file; None when there is none."""
 
-    def keys(self) -> list[str]:
+    def files(self) -> list[str]:
         """Every file, sorted."""
 
     def forget(self) -> None:
@@ -60,6 +62,7 @@ class LocalPlace:
         self._open = lru_cache(OPEN_FILES)(lambda key: _OpenFile(path / key))
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from the file, or raise Unreadable."""
         try:
             file = self._open(key)
             done = 0
@@ -74,22 +77,26 @@ class LocalPlace:
             raise Unreadable(reason(error)) from error
 
     def read_all(self, key: str) -> bytes:
+        """The whole file, or Unreadable."""
         try:
             return (self.path / key).read_bytes()
         except OSError as error:
             raise Unreadable(reason(error)) from error
 
     def size(self, key: str) -> int | None:
+        """Bytes of the file; None when there is none."""
         try:
             return (self.path / key).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def keys(self) -> list[str]:
+    def files(self) -> list[str]:
+        """Every file, sorted."""
         files = (path for path in self.path.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.path).as_posix() for path in files)
 
     def forget(self) -> None:
+        """Close files that are open."""
         self._open.cache_clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -125,6 +132,24 @@ def reason(error: BaseException) -> str:
 def free_bytes(folder: Path) -> int:
     """Bytes that can still be written to the file system of a folder."""
     return shutil.disk_usage(folder).free
+
+
+def file_crc(path: Path, stop: int | None = None) -> tuple[int, int]:
+    """Bytes read, and the crc32c of them: of the whole file, or of its first ``stop`` bytes."""
+    crc, done = 0, 0
+    with path.open("rb", buffering=0) as file:
+        while stop is None or done < stop:
+            part = file.read(4 << 20 if stop is None else min(4 << 20, stop - done))
+            if not part:
+                break
+            crc, done = crc32c(part, crc), done + len(part)
+    return done, crc
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file last."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -54,7 +54,7 @@ class RemotePlace:
         except Exception as error:
             raise StoreError(f"{self.name}/{key} {reason(error)}") from error
 
-    def keys(self) -> list[str]:
+    def files(self) -> list[str]:
         """Every object below the prefix, sorted."""
         try:
             return sorted(entry["path"] for page in obstore.list(self._store) for entry in page)

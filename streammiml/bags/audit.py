@@ -1,0 +1,106 @@
+"""Checking a whole store: every file, every chunk, every bag, and the fingerprint of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec, clean
+from streammiml.bags.place import Place, Unreadable
+from streammiml.bags.store import Bags, BagStore, metadata_problem
+from streammiml.digest import U64, Fingerprint, bag_digests
+from streammiml.errors import StoreError
+
+SCAN_BYTES = 16 << 20
+PIECE = 8 << 20
+
+
+def problems(store: BagStore) -> Iterator[str]:
+    """A line for each file that is not as it was written; then, if all are, for what they hold."""
+    wrong = {}
+    for key, size, crc in store.manifest.files:
+        wrong[key] = _file_problem(store.place, key, size, crc)
+    for key, entry in store.manifest.metadata.items():
+        wrong[key] = wrong.get(key) or metadata_problem(store.place, key, entry)
+    lines = [f"{store.name}/{key} {problem}" for key, problem in wrong.items() if problem]
+    lines += _table_problems(store)
+    if lines:
+        yield from lines
+        return
+    try:
+        found = fingerprint(store, spec_of(store))
+    except StoreError as error:
+        yield str(error)
+        return
+    if found != store.fingerprint:
+        yield f"{store.name}: the fingerprint is {found}, expected {store.fingerprint}"
+
+
+def fingerprint(store: Bags, spec: StoreSpec) -> str:
+    """The fingerprint of what a store holds, bag by bag, refusing what may not be in one."""
+    total, first = Fingerprint(), 0
+    for block in store.blocks(scan_bags(store)):
+        clean(block, spec, f"{store.name}, bags {first} to {first + len(block)}")
+        total.add(first, digests_of(block))
+        first += len(block)
+    return total.text()
+
+
+def digests_of(block: BagBlock) -> U64:
+    """Digest of each bag of a block."""
+    rows = block.rows
+    return bag_digests(
+        block.bag_offsets,
+        block.label_offsets,
+        block.label_indices,
+        block.row_labels,
+        (rows.offsets, rows.columns, rows.values) if isinstance(rows, SparseRows) else rows,
+    )
+
+
+def scan_bags(store: Bags) -> int:
+    """Bags that make a block of convenient size for one pass over a store."""
+    width = 32 if store.sparse else 4
+    row = store.n_features * width if not store.sparse else 100 * width
+    rows_per_bag = max(1.0, store.n_rows / max(store.n_bags, 1))
+    return max(1, int(SCAN_BYTES / (rows_per_bag * row)))
+
+
+def spec_of(store: Bags) -> StoreSpec:
+    """What a store holds, as its writer would have said it; ids are looked at elsewhere."""
+    return StoreSpec(
+        n_features=store.n_features,
+        dtype=store.dtype,
+        sparse=store.sparse,
+        n_labels=store.n_labels,
+        row_labels=store.has_row_labels,
+    )
+
+
+def _file_problem(place: Place, key: str, size: int, crc: int) -> str:
+    """What is wrong with a whole file, read in pieces."""
+    found = place.size(key)
+    if found is None:
+        return "is missing"
+    if found != size:
+        return f"has {found} bytes, expected {size}"
+    total, buffer = 0, memoryview(bytearray(min(size, PIECE)))
+    for at in range(0, size, PIECE):
+        piece = buffer[: min(PIECE, size - at)]
+        try:
+            place.read_into(key, at, piece)
+        except Unreadable as error:
+            return str(error)
+        total = crc32c(piece, total)
+    return "" if total == crc else "is damaged: it fails its checksum"
+
+
+def _table_problems(store: BagStore) -> Iterator[str]:
+    for table in store.tables():
+        try:
+            for number in range(len(table)):
+                table.page(number)
+        except StoreError as error:
+            yield str(error)

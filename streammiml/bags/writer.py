@@ -1,0 +1,401 @@
+"""``BagWriter``: a store from parts, from several processes, in any order; absent or complete.
+
+Everything is written into a hidden folder beside the destination and renamed at the end (under a
+URL: the manifest is written last). Parts that come in order, from the process that began, go
+straight into the arrays of a Zarr store; others are spooled first. A Parquet part is a file of
+its own. After a kill, beginning again with the same settings goes on with what is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags import parquet_rows
+from streammiml.bags.assembly import Assembled, ParquetAssembly, ZarrAssembly, top_label
+from streammiml.bags.audit import digests_of
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec, backend_of, clean
+from streammiml.bags.layout import MANIFEST, RECORD, Manifest
+from streammiml.bags.parts import Lock, block_arrays, block_from, load_arrays, save_arrays
+from streammiml.bags.place import (
+    SCHEMES,
+    LocalPlace,
+    Place,
+    free_bytes,
+    open_place,
+    sync_file,
+    sync_folder,
+)
+from streammiml.bags.store import BagStore, open_one, staging_of
+from streammiml.errors import StoreError
+
+
+class BagWriter:
+    """Writes one store; :meth:`begin`, then :meth:`write_part` for each, then :meth:`finish`.
+
+    Other processes :meth:`join` and write parts too. A context manager: leaving it gives the
+    folder free, and keeps what is written.
+    """
+
+    def __init__(self, destination: str, spec: StoreSpec, staging: Path, lock: Lock | None) -> None:
+        self.destination, self.spec = destination, spec
+        self.backend = backend_of(destination)
+        self._staging, self._lock = staging, lock
+        self._root, self._parts = staging / "store", staging / "parts"
+        self._remote = destination.startswith(SCHEMES)
+        self._assembly: ZarrAssembly | None = None
+        if lock is not None and self.backend == "zarr":
+            self._assembly = self._resumed_assembly()
+
+    @classmethod
+    def begin(
+        cls,
+        destination: str | os.PathLike[str],
+        spec: StoreSpec,
+        *,
+        source: str = "",
+        staging: Path | None = None,
+    ) -> BagWriter:
+        """Begin a store, or go on with one begun before with the same settings and ``source``.
+
+        ``source`` is any text that names what is converted: a change of it refuses to go on.
+        """
+        name = os.fspath(destination)
+        folder = staging or _staging_for(name)
+        _refuse_existing(name)
+        wanted = json.dumps({"spec": asdict(spec), "source": source}, sort_keys=True)
+        with _writing(name, folder.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = Lock(folder / "lock", name)
+        begun = folder / "begun.json"
+        try:
+            if not begun.exists():
+                with _writing(name, folder):
+                    for sub in ("store", "parts", "logs"):
+                        (folder / sub).mkdir(exist_ok=True)
+                    begun.with_suffix(".new").write_text(wanted)
+                    begun.with_suffix(".new").replace(begun)
+            elif begun.read_text() != wanted:
+                raise StoreError(
+                    f"{name} was begun with other settings or another source; remove {folder} "
+                    "to start anew"
+                )
+            return cls(name, spec, folder, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def join(cls, destination: str | os.PathLike[str], *, staging: Path | None = None) -> BagWriter:
+        """Write parts of a store that another process has begun and will finish."""
+        name = os.fspath(destination)
+        folder = staging or _staging_for(name)
+        try:
+            begun = json.loads((folder / "begun.json").read_text())
+        except FileNotFoundError:
+            raise StoreError(f"{name} has not been begun; nothing to join") from None
+        kept = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in begun["spec"].items()
+        }
+        return cls(name, StoreSpec(**kept), folder, None)
+
+    def __enter__(self) -> BagWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes in; what is written stays, and can be gone on with."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _resumed_assembly(self) -> ZarrAssembly:
+        def make() -> ZarrAssembly:
+            upload = self._put if self._remote else None
+            return ZarrAssembly(self._root, self._staging / "logs", self.spec, upload)
+
+        assembly = make()
+        if assembly.restore(self._staging / "journal"):
+            return assembly
+        for sub in ("store", "logs"):
+            shutil.rmtree(self._staging / sub, ignore_errors=True)
+            (self._staging / sub).mkdir()
+        return make()
+
+    def _part(self, number: int) -> Path:
+        return self._parts / f"part-{number:08d}"
+
+    def has_part(self, number: int) -> bool:
+        """Whether a part is written, whole."""
+        if self._assembly is not None and number < self._assembly.next_part:
+            return True
+        return self._part(number).exists() and load_arrays(self._part(number)) is not None
+
+    def write_part(self, number: int, block: BagBlock) -> None:
+        """Write the bags of one part; parts are numbered from 0 and joined in that order."""
+        block, dropped = clean(block, self.spec, f"{self.destination}, part {number}")
+        facts = {"dropped": dropped, "top_label": top_label(block) if len(block) else -1}
+        with _writing(self.destination, self._staging):
+            if self.backend == "parquet":
+                self._write_file(number, block, facts)
+            elif self._assembly is not None and number == self._assembly.next_part:
+                self._append(self._assembly, block, dropped)
+            else:
+                save_arrays(self._part(number), block_arrays(block), facts)
+
+    def _append(self, assembly: ZarrAssembly, block: BagBlock, dropped: int) -> None:
+        # Until the part is in the journal a failure leaves arrays that do not match it.
+        self._assembly = None
+        self._log_ids(assembly, block)
+        assembly.add(block, dropped)
+        assembly.save(self._staging / "journal")
+        self._assembly = assembly
+        self._absorb()
+
+    def _absorb(self) -> None:
+        """Take spooled parts whose turn has come into the arrays."""
+        while self._assembly is not None:
+            path = self._part(self._assembly.next_part)
+            loaded = load_arrays(path)
+            if loaded is None:
+                return
+            arrays, facts = loaded
+            assembly, self._assembly = self._assembly, None
+            block = block_from(arrays, self.spec.n_features)
+            self._log_ids(assembly, block)
+            assembly.add(block, facts["dropped"])
+            assembly.save(self._staging / "journal")
+            self._assembly = assembly
+            path.unlink()
+
+    def _log_ids(self, assembly: ZarrAssembly, block: BagBlock) -> None:
+        if block.bag_ids is not None:
+            hashes = id_hashes(block.bag_ids)
+            path = self._parts / f"ids-{assembly.next_part:08d}"
+            path.write_bytes(hashes.tobytes())
+
+    def _write_file(self, number: int, block: BagBlock, facts: dict[str, Any]) -> None:
+        key = parquet_rows.part_key(number)
+        arrays: dict[str, NDArray[Any]] = {"digests": digests_of(block)}
+        offsets = parquet_rows.block_offsets(block)
+        arrays |= {f"offsets/{name}": values for name, values in offsets.items()}
+        if len(block):
+            beside = self._parts / f"{key}.{os.getpid()}.partial"
+            part = parquet_rows.write_part(beside, block, self.spec)
+            sync_file(beside)
+            path = self._root / key
+            beside.replace(path)
+            if self._remote:
+                self._put(key, path)
+                path.unlink()
+            arrays |= {f"records/{name}": of.view(np.uint8) for name, of in part.records.items()}
+            facts |= {"plain": part.plain, "size": part.size, "crc": part.crc}
+            facts["footer"] = part.footer
+        if block.bag_ids is not None:
+            arrays["ids"] = id_hashes(block.bag_ids)
+        save_arrays(self._part(number), arrays, facts)
+
+    def finish(self, n_parts: int, *, label_names: tuple[str, ...] | None = None) -> BagStore:
+        """Complete the store from parts 0 to ``n_parts`` and make it visible.
+
+        Names of labels may be given here when they were not known at the beginning.
+        """
+        if self._lock is None:
+            raise StoreError(f"{self.destination} is finished by the process that began it")
+        spec = self.spec
+        if label_names is not None:
+            spec = replace(spec, label_names=label_names)
+        self._absorb_all(n_parts)
+        with _writing(self.destination, self._staging):
+            assembled = self._assembled(n_parts, spec)
+            n_labels = _label_count(spec, assembled, self.destination)
+            manifest = assembled.manifest(spec, self.backend, n_labels)
+            self._refuse_twice(n_parts, manifest)
+            self._commit(manifest)
+        self.close()
+        return open_one(self.destination)
+
+    def _absorb_all(self, n_parts: int) -> None:
+        if self.backend == "zarr" and self._assembly is None:
+            self._assembly = self._resumed_assembly()
+        with _writing(self.destination, self._staging):
+            self._absorb()
+        missing = [n for n in range(n_parts) if not self.has_part(n)]
+        if missing:
+            some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            raise StoreError(
+                f"{self.destination} is unfinished: parts {some} of {n_parts} are missing; "
+                "run streammiml convert again to finish it"
+            )
+
+    def _assembled(self, n_parts: int, spec: StoreSpec) -> Assembled:
+        said = {
+            "n_features": spec.n_features,
+            "label_names": spec.label_names,
+            "feature_names": spec.feature_names,
+        }
+        said = {key: value for key, value in said.items() if value is not None}
+        if self._assembly is not None:
+            if self._assembly.next_part > n_parts:
+                raise StoreError(
+                    f"{self.destination} has {self._assembly.next_part} parts, told of {n_parts}"
+                )
+            said["n_labels"] = _counted(spec, self._assembly.tally.top_label)
+            return self._assembly.finish(said)
+        assembly = ParquetAssembly(self._root, spec)
+        for number in range(n_parts):
+            loaded = load_arrays(self._part(number))
+            assert loaded is not None, "parts were counted before"
+            key = parquet_rows.part_key(number)
+            assembly.add(key, *_part_index(*loaded))
+        said["n_labels"] = _counted(spec, assembly.tally.top_label)
+        return assembly.finish(said)
+
+    def _refuse_twice(self, n_parts: int, manifest: Manifest) -> None:
+        """Refuse two bags of one id, once all are known."""
+        if not self.spec.bag_ids:
+            return
+        hashes = np.concatenate([self._ids_of(number) for number in range(n_parts)])
+        order = np.argsort(hashes, kind="stable")
+        same = np.flatnonzero(np.diff(hashes[order]) == 0)
+        if not len(same):
+            return
+        first, second = sorted(order[same[0] : same[0] + 2].tolist())
+        store = BagStore(LocalPlace(self._root) if not self._remote else self._place, manifest)
+        name = store.bag_ids(first, first + 1)[0]
+        if name == store.bag_ids(second, second + 1)[0]:
+            raise StoreError(
+                f"{self.destination}: {len(same)} bag ids come twice, the first is {name!r} "
+                f"(bags {first} and {second})"
+            )
+
+    def _ids_of(self, number: int) -> NDArray[np.uint64]:
+        if self.backend == "zarr":
+            return np.fromfile(self._parts / f"ids-{number:08d}", np.uint64)
+        loaded = load_arrays(self._part(number))
+        assert loaded is not None, "parts were counted before"
+        return loaded[0]["ids"]
+
+    @property
+    def _place(self) -> Any:
+        return cast("Any", open_place(self.destination))
+
+    def _put(self, key: str, path: Path) -> None:
+        self._place.put(key, path)
+
+    def _commit(self, manifest: Manifest) -> None:
+        """Make the store visible: the manifest comes last, then the rename."""
+        path = self._root / MANIFEST
+        path.write_bytes(manifest.to_bytes())
+        sync_file(path)
+        if self._remote:
+            self._upload_rest(manifest)
+        else:
+            for folder in {file.parent for file in self._root.rglob("*")}:
+                sync_folder(folder)
+            target = Path(self.destination)
+            _refuse_existing(self.destination)
+            self._root.rename(target)
+            sync_folder(target.parent)
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _upload_rest(self, manifest: Manifest) -> None:
+        place = self._place
+        there = {key for key, _, _ in manifest.files}
+        rest = [file for file in LocalPlace(self._root).files() if file not in there]
+        rest += [key for key in there if (self._root / key).exists() and self.backend == "parquet"]
+        for key in sorted(rest, key=lambda key: key == MANIFEST):
+            place.put(key, self._root / key)
+
+
+def _part_index(
+    arrays: dict[str, NDArray[Any]], facts: dict[str, Any]
+) -> tuple[parquet_rows.PartIndex, NDArray[np.uint64], int, int]:
+    """A spooled index of a Parquet part, as its assembly takes it."""
+    named = {
+        kind: {
+            name.removeprefix(f"{kind}/"): array
+            for name, array in arrays.items()
+            if name.startswith(f"{kind}/")
+        }
+        for kind in ("offsets", "records")
+    }
+    part = parquet_rows.PartIndex(
+        offsets=named["offsets"],
+        records={name: raw.view(RECORD) for name, raw in named["records"].items()},
+        plain=facts.get("plain", {}),
+        size=facts.get("size", 0),
+        crc=facts.get("crc", 0),
+        footer=tuple(facts.get("footer", (0, 0, 0))),
+    )
+    return part, arrays["digests"], facts["top_label"], facts["dropped"]
+
+
+def id_hashes(names: list[str]) -> NDArray[np.uint64]:
+    """64 bits of each name, to find names that come twice."""
+    raw = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in names)
+    return np.frombuffer(raw, np.uint64)
+
+
+def _counted(spec: StoreSpec, top_label: int) -> int:
+    known = spec.labels_known
+    return top_label + 1 if known is None else known
+
+
+def _label_count(spec: StoreSpec, assembled: Assembled, name: str) -> int:
+    tally = assembled.tally
+    if tally.n_bags == 0:
+        raise StoreError(f"{name} would hold no bags ({tally.dropped_bags} empty ones dropped)")
+    count = _counted(spec, tally.top_label)
+    if tally.top_label >= count:
+        raise StoreError(f"{name}: label {tally.top_label} occurs, but there are {count} names")
+    return count
+
+
+def _staging_for(name: str) -> Path:
+    if name.startswith(SCHEMES):
+        key = hashlib.sha256(name.encode()).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"streammiml-{key}.partial"
+    return staging_of(Path(name))
+
+
+def _refuse_existing(name: str) -> None:
+    backend_of(name)
+    place: Place = open_place(name)
+    if isinstance(place, LocalPlace):
+        if place.path.exists():
+            raise StoreError(f"{name} exists already; remove it or choose another name")
+        if not place.path.absolute().parent.is_dir():
+            raise StoreError(f"{name} cannot be written: there is no folder {place.path.parent}")
+    elif name.startswith(("http://", "https://")):
+        raise StoreError(f"{name} cannot be written: http is for reading only")
+    elif place.size(MANIFEST) is not None:
+        raise StoreError(f"{name} exists already; remove it or choose another name")
+
+
+@contextmanager
+def _writing(name: str, folder: Path) -> Iterator[None]:
+    """Turn a failure of the disk into a line that says what is kept."""
+    try:
+        yield
+    except OSError as error:
+        there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+        raise StoreError(
+            f"{name} cannot be written: {error.strerror or error} "
+            f"({free_bytes(there):,} bytes free); finished parts are kept, run again to go on"
+        ) from error
