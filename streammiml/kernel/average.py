@@ -1,0 +1,101 @@
+"""The mean of past iterates, which is what a model returns unless told otherwise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammiml.kernel import njit
+from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
+
+STRIDE = 64
+"""Every how many steps an iterate is taken into the mean."""
+POWER = 7
+"""Iterate i weighs about i to this power."""
+
+
+class Averages(NamedTuple):
+    """Means of every vector of a model, each brought up to date when its vector is to change."""
+
+    shared: F64
+    """(d', m_pad); no rows when nothing is averaged, or there is no shared space."""
+    labels: F64
+    """(L + 1, K, m_pad)."""
+    shared_seen: I64
+    """(d',) iterates in the mean of each feature's vector."""
+    labels_seen: I64
+    """(L + 1, K)."""
+    stride: int
+    """Every how many steps an iterate is taken; 0: never."""
+
+
+def make_averages(shared: F32, labels: F32, stride: int = STRIDE) -> Averages:
+    """Empty means for a model; ``stride`` 0 holds nothing and costs nothing."""
+    features = shared.shape if stride else (0, shared.shape[1])
+    vectors = labels.shape if stride else (0, *labels.shape[1:])
+    return Averages(
+        aligned_zeros(features, np.float64),
+        aligned_zeros(vectors, np.float64),
+        np.zeros(features[0], np.int64),
+        np.zeros(vectors[:2], np.int64),
+        stride,
+    )
+
+
+@njit
+def iterates_before(averages: Averages, step: int) -> Any:
+    """Count the iterates taken before ``step``, that of its own start included."""
+    return step // averages.stride if averages.stride > 0 else 0
+
+
+@njit
+def share_kept(seen: int, now: int) -> float:
+    """Weight of the first ``seen`` iterates among the first ``now`` ≥ 1.
+
+    With weights i (i + 1) … (i + POWER - 1) both sums are products too, and this is their ratio.
+    """
+    share = 1.0
+    for i in range(POWER + 1):
+        share *= (seen + i) / (now + i)
+    return share
+
+
+@njit
+def catch_up(mean: F64, vector: F32, seen: int, now: int) -> None:
+    """Bring ``mean`` (width,) from ``seen`` to ``now`` iterates; ``vector`` is all the new ones."""
+    kept = share_kept(seen, now)
+    for j in range(vector.shape[0]):
+        value = np.float64(vector[j])
+        mean[j] = value + (mean[j] - value) * kept
+
+
+@njit
+def _finish(vectors: F32, means: F64, seen: I64, now: int, out: F32) -> None:
+    for i in range(vectors.shape[0]):
+        kept = share_kept(seen[i], now)
+        for j in range(vectors.shape[1]):
+            value = np.float64(vectors[i, j])
+            out[i, j] = np.float32(value + (means[i, j] - value) * kept)
+
+
+def averaged(shared: F32, labels: F32, averages: Averages, steps: int) -> tuple[F32, F32]:
+    """Shared and label vectors as returned after ``steps`` steps; nothing is changed.
+
+    Before the first iterate is taken, and without averaging, those are copies of the last ones.
+    """
+    now = int(iterates_before(averages, steps))
+    means = aligned_zeros(shared.shape), aligned_zeros(labels.shape)
+    if now == 0:
+        means[0][:], means[1][:] = shared, labels
+        return means
+    n_labels, n_sub, width = labels.shape
+    _finish(shared, averages.shared, averages.shared_seen, now, means[0])
+    _finish(
+        labels.reshape(n_labels * n_sub, width),
+        averages.labels.reshape(n_labels * n_sub, width),
+        averages.labels_seen.reshape(-1),
+        now,
+        means[1].reshape(n_labels * n_sub, width),
+    )
+    return means

@@ -1,0 +1,429 @@
+"""Scores of bags on all labels, with the key instance and the sub-concept that gave each.
+
+A bag's score is a maximum over rows and sub-concepts; of equal ones the lowest row wins, then the
+lowest sub-concept. Rows are taken in panels of bounded size whatever the bags are, and every dot
+product has an order of its own, so how bags are grouped, or how long they are, moves no bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streammiml.kernel import njit
+from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
+from streammiml.kernel.tile import (
+    F32,
+    I64,
+    aligned_zeros,
+    dot_tile,
+    project_tile,
+    sparse_tile,
+)
+
+Array = npt.NDArray[Any]
+
+PANEL_ROWS = 64
+"""Rows projected at a time; longer bags are taken in several panels."""
+FEATURES_AT_ONCE = 128
+"""Features of W0 a pass of tiles keeps in the first cache."""
+SCORE_COLUMNS = 64
+"""(label, sub-concept) pairs whose dot products are held at a time."""
+
+
+class Weights(NamedTuple):
+    """A model's vectors, widths padded with zeros to whole vectors of eight."""
+
+    shared: F32
+    """(d', m_pad) W0 transposed; (0, m_pad) without a shared space, and then m = d'."""
+    labels: F32
+    """(L + 1, K, m_pad), the dummy last."""
+
+
+class DenseBlock(NamedTuple):
+    """Bags of dense rows."""
+
+    rows: Array
+    """(n_rows, d)."""
+    bag_offsets: I64
+    """(n_bags + 1,) in rows."""
+    label_offsets: I64
+    """(n_bags + 1,) in ``labels``."""
+    labels: Array
+    """Relevant labels of each bag, ascending and distinct."""
+
+
+class SparseBlock(NamedTuple):
+    """Bags of sparse rows: columns ascend within a row."""
+
+    row_offsets: I64
+    columns: Array
+    values: Array
+    bag_offsets: I64
+    label_offsets: I64
+    labels: Array
+
+
+class SparseRows(NamedTuple):
+    """Lifted sparse rows of one bag: CSR counted from 0."""
+
+    offsets: I64
+    columns: npt.NDArray[np.int32]
+    values: F32
+
+
+class Scores(NamedTuple):
+    """(n_bags, L + 1) each: value, row within the bag, sub-concept."""
+
+    value: F32
+    row: I64
+    subconcept: npt.NDArray[np.int32]
+
+
+class Panel(NamedTuple):
+    """Room for the scoring of one panel of rows."""
+
+    projected: F32
+    """(rows, m_pad)."""
+    dots: F32
+    """(rows, columns), columns being (label, sub-concept) pairs, padded to fours."""
+    best: F32
+    """(columns,) of the panel's rows."""
+    at: I64
+    """(columns,) where ``best`` was met."""
+    chosen: I64
+    """(columns,) which vector each column is."""
+
+
+def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
+    """Room for vectors of ``width`` (padded) and ``n_columns`` dot products a row at a time."""
+    columns = -(-n_columns // 4) * 4 + 4
+    return Panel(
+        aligned_zeros((n_rows, width)),
+        aligned_zeros((n_rows, columns)),
+        aligned_zeros(columns),
+        aligned_zeros(columns, np.int64),
+        aligned_zeros(columns, np.int64),
+    )
+
+
+@njit
+def _project_strip(
+    rows: F32, shared: F32, start: int, stop: int, column: int, out: F32, n_vectors: int
+) -> None:
+    """One strip of ``n_vectors`` output vectors, all rows, features ``start`` to ``stop``."""
+    n = rows.shape[0]
+    row = 0
+    if n_vectors == 3:
+        while n - row > 4 or n - row == 3:
+            project_tile(rows, row, shared, start, stop, column, out, 3, 3)
+            row += 3
+        if n - row == 4:
+            project_tile(rows, row, shared, start, stop, column, out, 4, 3)
+        elif n - row == 2:
+            project_tile(rows, row, shared, start, stop, column, out, 2, 3)
+        elif n - row == 1:
+            project_tile(rows, row, shared, start, stop, column, out, 1, 3)
+    elif n_vectors == 2:
+        while n - row >= 4:
+            project_tile(rows, row, shared, start, stop, column, out, 4, 2)
+            row += 4
+        while row < n:
+            project_tile(rows, row, shared, start, stop, column, out, 1, 2)
+            row += 1
+    else:
+        while row < n:
+            project_tile(rows, row, shared, start, stop, column, out, 1, 1)
+            row += 1
+
+
+@njit
+def project_dense(rows: F32, shared: F32, out: F32) -> None:
+    """``rows`` (n, d'), ``shared`` (d', m_pad), ``out`` (n, m_pad) overwritten."""
+    n_features, width = shared.shape
+    out[:] = np.float32(0)
+    for start in range(0, n_features, FEATURES_AT_ONCE):
+        stop = min(n_features, start + FEATURES_AT_ONCE)
+        column = 0
+        while width - column > 32 or width - column == 24:
+            _project_strip(rows, shared, start, stop, column, out, 3)
+            column += 24
+        while width - column >= 16:
+            _project_strip(rows, shared, start, stop, column, out, 2)
+            column += 16
+        if column < width:
+            _project_strip(rows, shared, start, stop, column, out, 1)
+
+
+@njit
+def project_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
+    """Rows ``start`` to ``stop``, ``shared`` (d', m_pad), ``out`` (stop - start, m_pad)."""
+    width = shared.shape[1]
+    for row in range(start, stop):
+        first, last = rows.offsets[row], rows.offsets[row + 1]
+        i = row - start
+        column = 0
+        while width - column >= 104:
+            sparse_tile(rows.columns, rows.values, first, last, shared, column, out, i, 13)
+            column += 104
+        while width - column >= 32:
+            sparse_tile(rows.columns, rows.values, first, last, shared, column, out, i, 4)
+            column += 32
+        while column < width:
+            sparse_tile(rows.columns, rows.values, first, last, shared, column, out, i, 1)
+            column += 8
+
+
+@njit
+def copy_dense(rows: F32, out: F32) -> None:
+    """``rows`` (n, d'), ``out`` (n, d'_pad): without a shared space a row is its own projection."""
+    n, d = rows.shape
+    for i in range(n):
+        for j in range(d):
+            out[i, j] = rows[i, j]
+        for j in range(d, out.shape[1]):
+            out[i, j] = np.float32(0)
+
+
+@njit
+def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
+    """Rows ``start`` to ``stop`` as dense ones, ``out`` (stop - start, d'_pad) overwritten."""
+    out[:] = np.float32(0)
+    for row in range(start, stop):
+        for place in range(rows.offsets[row], rows.offsets[row + 1]):
+            out[row - start, rows.columns[place]] = rows.values[place]
+
+
+@njit
+def place_dense(rows: F32, weights: Weights, out: F32) -> None:
+    """Where lifted ``rows`` (n, d') lie for the labels' vectors: in the shared space, if any."""
+    if weights.shared.shape[0]:
+        project_dense(rows, weights.shared, out)
+    else:
+        copy_dense(rows, out)
+
+
+@njit
+def place_sparse(rows: SparseRows, start: int, stop: int, weights: Weights, out: F32) -> None:
+    """As ``place_dense``, rows ``start`` to ``stop``."""
+    if weights.shared.shape[0]:
+        project_sparse(rows, start, stop, weights.shared, out)
+    else:
+        spread_sparse(rows, start, stop, out)
+
+
+@njit
+def dot_columns(projected: F32, vectors: F32, panel: Panel, start: int, stop: int) -> None:
+    """Columns ``start`` to ``stop`` of ``panel.dots`` and ``best``, for all rows of ``projected``.
+
+    ``projected`` (n, width), ``vectors`` (n_vectors, width), ``panel.chosen`` names the vectors.
+    The last four are filled up with the last column's vector, so there must be room for them.
+    """
+    dots, best, chosen = panel.dots, panel.best, panel.chosen
+    n = projected.shape[0]
+    for column in range(start, stop, 4):
+        for spare in range(column, column + 4):
+            best[spare] = -np.inf
+            if spare >= stop:
+                chosen[spare] = chosen[stop - 1]
+        row = 0
+        while n - row >= 3:
+            dot_tile(projected, row, vectors, chosen, column, dots, best, 3)
+            row += 3
+        if n - row == 2:
+            dot_tile(projected, row, vectors, chosen, column, dots, best, 2)
+        elif n - row == 1:
+            dot_tile(projected, row, vectors, chosen, column, dots, best, 1)
+
+
+@njit
+def _peaks(dots: F32, start: int, stop: int, n_columns: int, best: F32, at: I64) -> None:
+    """Greatest of rows ``start`` to ``stop`` in each column, and the first row it is met in."""
+    for column in range(n_columns):
+        best[column] = dots[start, column]
+        at[column] = start
+    for row in range(start + 1, stop):
+        for column in range(n_columns):
+            more = dots[row, column] > best[column]
+            best[column] = dots[row, column] if more else best[column]
+            at[column] = row if more else at[column]
+
+
+@njit
+def score_rows(
+    projected: F32,
+    first_row: int,
+    bag_offsets: I64,
+    first_bag: int,
+    labels: F32,
+    panel: Panel,
+    out: Scores,
+) -> None:
+    """Raise ``out`` by rows ``first_row`` onwards of the block, given as ``projected`` (n, width).
+
+    ``first_bag`` holds ``first_row``. What ``out`` has of a bag begun in an earlier panel stays
+    where it is not beaten.
+    """
+    n_labels, n_sub, width = labels.shape
+    vectors = labels.reshape(n_labels * n_sub, width)
+    last_row = first_row + projected.shape[0]
+    at_once = max(1, panel.chosen.shape[0] // n_sub)
+    for label in range(0, n_labels, at_once):
+        n_here = min(at_once, n_labels - label)
+        for column in range(n_here * n_sub):
+            panel.chosen[column] = label * n_sub + column
+        dot_columns(projected, vectors, panel, 0, n_here * n_sub)
+        bag = first_bag
+        while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < last_row:
+            start = max(bag_offsets[bag], first_row)
+            stop = min(bag_offsets[bag + 1], last_row)
+            _peaks(
+                panel.dots,
+                start - first_row,
+                stop - first_row,
+                n_here * n_sub,
+                panel.best,
+                panel.at,
+            )
+            is_new = start == bag_offsets[bag]
+            to_bag = first_row - bag_offsets[bag]
+            for i in range(n_here):
+                value, row, sub = panel.best[i * n_sub], panel.at[i * n_sub], 0
+                for k in range(1, n_sub):
+                    other, place = panel.best[i * n_sub + k], panel.at[i * n_sub + k]
+                    if other > value or (other == value and place < row):
+                        value, row, sub = other, place, k
+                if is_new or value > out.value[bag, label + i]:
+                    out.value[bag, label + i] = value
+                    out.row[bag, label + i] = row + to_bag
+                    out.subconcept[bag, label + i] = sub
+            bag += 1
+
+
+@njit
+def score_lifted_dense(
+    rows: F32, bag_offsets: I64, first_bag: int, weights: Weights, panel: Panel, out: Scores
+) -> None:
+    """``rows`` (n, d') are lifted: whole bags of the block, from ``first_bag`` on."""
+    for start in range(0, rows.shape[0], PANEL_ROWS):
+        stop = min(rows.shape[0], start + PANEL_ROWS)
+        projected = panel.projected[: stop - start]
+        place_dense(rows[start:stop], weights, projected)
+        bag = _bag_of(bag_offsets, first_bag, bag_offsets[first_bag] + start)
+        score_rows(
+            projected, bag_offsets[first_bag] + start, bag_offsets, bag, weights.labels, panel, out
+        )
+
+
+@njit
+def score_lifted_sparse(
+    rows: SparseRows, bag_offsets: I64, bags: Any, weights: Weights, panel: Panel, out: Scores
+) -> None:
+    """``rows`` are lifted: bags ``bags[0]`` to ``bags[1]`` of the block, counted from 0."""
+    first = bag_offsets[bags[0]]
+    n_rows = bag_offsets[bags[1]] - first
+    for start in range(0, n_rows, PANEL_ROWS):
+        stop = min(n_rows, start + PANEL_ROWS)
+        projected = panel.projected[: stop - start]
+        place_sparse(rows, start, stop, weights, projected)
+        bag = _bag_of(bag_offsets, bags[0], first + start)
+        score_rows(projected, first + start, bag_offsets, bag, weights.labels, panel, out)
+
+
+@njit
+def _bag_of(bag_offsets: I64, bag: int, row: int) -> Any:
+    while bag_offsets[bag + 1] <= row:
+        bag += 1
+    return bag
+
+
+@njit
+def _bags_together(bag_offsets: I64, bag: int) -> Any:
+    """Count up: where a panel that starts with ``bag`` ends, whole bags only, at least one."""
+    stop = bag + 1
+    while (
+        stop + 1 < bag_offsets.shape[0] and bag_offsets[stop + 1] - bag_offsets[bag] <= PANEL_ROWS
+    ):
+        stop += 1
+    return stop
+
+
+@njit
+def score_block_dense(
+    block: DenseBlock, lift: Lift, weights: Weights, rows: F32, panel: Panel, out: Scores
+) -> None:
+    """``rows`` (≥ PANEL_ROWS and ≥ the longest bag, d') is room; ``out`` overwritten."""
+    offsets = block.bag_offsets
+    bag = 0
+    while bag + 1 < offsets.shape[0]:
+        stop = _bags_together(offsets, bag)
+        for b in range(bag, stop):
+            start, end = offsets[b] - offsets[bag], offsets[b + 1] - offsets[bag]
+            lift_bag(lift, block.rows[offsets[b] : offsets[b + 1]], rows[start:end])
+        lifted = rows[: offsets[stop] - offsets[bag]]
+        score_lifted_dense(lifted, offsets, bag, weights, panel, out)
+        bag = stop
+
+
+@njit
+def score_block_sparse(
+    block: SparseBlock, lift: Lift, weights: Weights, rows: SparseRows, panel: Panel, out: Scores
+) -> None:
+    """``rows`` is room for a panel, or the longest bag, and its non-zeros; ``out`` overwritten."""
+    offsets = block.bag_offsets
+    bag = 0
+    while bag + 1 < offsets.shape[0]:
+        stop = _bags_together(offsets, bag)
+        lift_sparse_bag(
+            lift,
+            block.row_offsets,
+            block.columns,
+            block.values,
+            offsets[bag],
+            offsets[stop],
+            rows.offsets,
+            rows.columns,
+            rows.values,
+        )
+        score_lifted_sparse(rows, offsets, (bag, stop), weights, panel, out)
+        bag = stop
+
+
+def score_block(block: DenseBlock | SparseBlock, lift: Lift, weights: Weights) -> Scores:
+    """Scores of every bag on every label and the dummy; bits do not depend on the grouping."""
+    n_bags = len(block.bag_offsets) - 1
+    n_labels, n_sub, width = weights.labels.shape
+    out = Scores(
+        np.empty((n_bags, n_labels), np.float32),
+        np.empty((n_bags, n_labels), np.int64),
+        np.empty((n_bags, n_labels), np.int32),
+    )
+    panel = make_panel(width, max(1, min(n_labels, SCORE_COLUMNS // n_sub)) * n_sub)
+    if isinstance(block, SparseBlock):
+        score_block_sparse(block, lift, weights, make_sparse_rows(block), panel, out)
+    else:
+        score_block_dense(block, lift, weights, make_dense_rows(block, lift), panel, out)
+    return out
+
+
+def make_dense_rows(block: DenseBlock, lift: Lift) -> F32:
+    """Room for the lifted rows of a panel or of the block's longest bag."""
+    longest = int(np.diff(block.bag_offsets).max(initial=PANEL_ROWS))
+    room: F32 = aligned_zeros((longest, lift_width(lift)))
+    return room
+
+
+def make_sparse_rows(block: SparseBlock) -> SparseRows:
+    """Room for the lifted rows of a panel or of the block's longest bag."""
+    n_rows = np.diff(block.bag_offsets)
+    longest = int(n_rows.max(initial=PANEL_ROWS))
+    fullest = int(np.diff(block.row_offsets).max(initial=0))
+    most = int(np.diff(block.row_offsets[block.bag_offsets]).max(initial=0))
+    n_values = max(most + longest, PANEL_ROWS * (fullest + 1))
+    return SparseRows(
+        np.zeros(longest + 1, np.int64),
+        np.zeros(n_values, np.int32),
+        aligned_zeros(n_values),
+    )

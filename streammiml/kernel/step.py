@@ -1,0 +1,503 @@
+"""One update of the model from one bag, as DESIGN fixes it.
+
+A visit has three parts. *Project*: the bag's rows in the shared space, P = X W0ᵀ. *Search*: draw
+candidates and compare them with y until one violates the margin. Draws do not depend on scores, so
+candidates are scored a few at a time, in draw order, and the first violation is taken: the same
+result as one by one, at the speed of a matrix product. A label that was tried before in this visit
+cannot violate and costs nothing. *Update*: all three from the values before the step, W0 in one
+pass over the features that x or x̄ has.
+
+A bag too long to keep P for scores all labels in one bounded pass, and then searches the table:
+the same scores, so the same step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammiml.kernel import njit
+from streammiml.kernel.average import Averages, catch_up, iterates_before
+from streammiml.kernel.draws import draw_against, draw_label, step_key
+from streammiml.kernel.score import (
+    PANEL_ROWS,
+    Array,
+    Panel,
+    Scores,
+    SparseRows,
+    Weights,
+    dot_columns,
+    make_panel,
+    place_dense,
+    place_sparse,
+    score_lifted_dense,
+    score_lifted_sparse,
+)
+from streammiml.kernel.tile import F32, F64, I64, aligned_zeros, sum_squares, update_tile
+
+KEPT_BYTES = 4 << 20
+"""A bag whose projection is larger than this is searched by table."""
+
+
+class Settings(NamedTuple):
+    """What a step needs to know beside weights and bag."""
+
+    seed: int
+    step_size: float
+    """γ0."""
+    decay: float
+    """η: γ at step t is γ0 / (1 + η γ0 t)."""
+    max_norm: float
+    """C."""
+
+
+class Room(NamedTuple):
+    """What a step writes and forgets; one for each thread."""
+
+    panel: Panel
+    """Columns: K of y, then K of each candidate."""
+    batch: I64
+    """(2, candidates): label and try of each candidate being scored."""
+    visited: I64
+    """(L + 2,): the visit in which a label was last a candidate; the number of the visit last."""
+    harmonic: F64
+    """(L + 2,): 1 + 1/2 + … + 1/n."""
+    table: Scores
+    """(1, L + 1), for long bags."""
+    gains: F32
+    """(4, max(d', m_pad)): γSx, γSx̄, and w_y, w_ȳ as they were."""
+    squares: F32
+    """(4,)."""
+
+
+class Outcome(NamedTuple):
+    """What a step did."""
+
+    label: int
+    against: int
+    """The violating label, or -1."""
+    tries: int
+    """v, or the tries made in vain."""
+    distinct: int
+    """Labels among those tries."""
+    row: int
+    against_row: int
+    sub: Any
+    against_sub: Any
+    loss: float
+    """Harmonic weight times what is missing to the margin; 0 if nothing violates."""
+    is_finite: bool
+    """False: a score or a weight is not a finite number any more."""
+
+
+def make_room(weights: Weights, longest_bag: int) -> Room:
+    """Room for steps on bags of up to ``longest_bag`` rows."""
+    n_labels, n_sub, width = weights.labels.shape
+    at_once = candidates_at_once(n_sub)
+    n_rows = max(PANEL_ROWS, min(longest_bag, KEPT_BYTES // (4 * width)))
+    widest = max(weights.shared.shape[0], width)
+    return Room(
+        make_panel(width, (1 + at_once) * n_sub, n_rows),
+        np.zeros((2, at_once), np.int64),
+        np.zeros(n_labels + 1, np.int64),
+        np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n_labels + 1))]),
+        Scores(
+            np.zeros((1, n_labels), np.float32),
+            np.zeros((1, n_labels), np.int64),
+            np.zeros((1, n_labels), np.int32),
+        ),
+        aligned_zeros((4, -(-widest // 16) * 16)),
+        aligned_zeros(4),
+    )
+
+
+def candidates_at_once(n_sub: int) -> int:
+    """Fewest labels whose sub-concepts fill tiles of four, and two of them."""
+    at_once = 1
+    while at_once * n_sub % 4 or at_once * n_sub < 8:
+        at_once += 1
+    return at_once
+
+
+@njit
+def step_size_at(settings: Settings, step: int) -> float:
+    """γ at ``step``, the number of steps done before."""
+    return settings.step_size / (1.0 + settings.decay * settings.step_size * step)
+
+
+@njit
+def _all_finite(values: F32) -> Any:
+    """Whether no element is infinite or not a number: whether no exponent is all ones."""
+    bits = values.view(np.int32)
+    worst = np.int32(0)
+    for i in range(bits.shape[0]):
+        for j in range(bits.shape[1]):
+            worst = max(worst, bits[i, j] & np.int32(0x7FFFFFFF))
+    return worst < 0x7F800000
+
+
+@njit
+def _gather(
+    key: Any, relevant: Array, n_against: int, tried: int, limit: int, n_sub: int, room: Room
+) -> Any:
+    """Fill the batch with up to ``limit`` labels not yet candidates; return (count, tries done)."""
+    visit = room.visited[-1]
+    count = 0
+    while count < limit and tried < n_against:
+        tried += 1
+        label = draw_against(key, tried, relevant, n_against)
+        if room.visited[label] != visit:
+            room.visited[label] = visit
+            room.batch[0, count] = label
+            room.batch[1, count] = tried
+            for k in range(n_sub):
+                room.panel.chosen[n_sub * (1 + count) + k] = label * n_sub + k
+            count += 1
+    return count, tried
+
+
+@njit
+def _top(best: F32, start: int, stop: int) -> Any:
+    top = best[start]
+    for column in range(start + 1, stop):
+        if best[column] > top:
+            top = best[column]
+    return top
+
+
+@njit
+def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> Any:
+    """Lowest row, then lowest sub-concept, that has the value ``top``."""
+    for row in range(n_rows):
+        for k in range(n_sub):
+            if dots[row, start + k] == top:
+                return row, k
+    return 0, 0
+
+
+@njit
+def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -> Outcome:
+    """``projected`` (z ≥ 1, width); labels to tries of the first violation, its rows and loss."""
+    n_labels, n_sub, width = labels.shape
+    vectors = labels.reshape(n_labels * n_sub, width)
+    panel, batch = room.panel, room.batch
+    dummy = n_labels - 1
+    label = draw_label(key, relevant, dummy)
+    n_against = dummy - relevant.shape[0] + (0 if label == dummy else 1)
+    if n_against == 0:
+        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, True)
+    n_rows = projected.shape[0]
+    room.visited[-1] += 1
+    at_once = batch.shape[1]
+    for k in range(n_sub):
+        panel.chosen[k] = label * n_sub + k
+    # y shares the first tiles, which are full with one candidate less.
+    count, tried = _gather(key, relevant, n_against, 0, max(1, at_once - 1), n_sub, room)
+    dot_columns(projected, vectors, panel, 0, (1 + count) * n_sub)
+    value = _top(panel.best, 0, n_sub)
+    row, sub = _first_place(panel.dots, n_rows, 0, n_sub, value)
+    # A row that is not a number loses every comparison: without this it would go unseen.
+    if not np.isfinite(value) or not _all_finite(projected):
+        return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, False)
+    margin = np.float64(value) - 1.0
+    distinct = 0
+    while count > 0:
+        for i in range(count):
+            start = (1 + i) * n_sub
+            other = _top(panel.best, start, start + n_sub)
+            distinct += 1
+            if other > margin:
+                v = batch[1, i]
+                loss = room.harmonic[n_against // v] * (np.float64(other) - margin)
+                place, k = _first_place(panel.dots, n_rows, start, n_sub, other)
+                return Outcome(
+                    label, batch[0, i], v, distinct, row, place, sub, k, loss, np.isfinite(other)
+                )
+        count, tried = _gather(key, relevant, n_against, tried, at_once, n_sub, room)
+        if count > 0:
+            dot_columns(projected, vectors, panel, n_sub, (1 + count) * n_sub)
+    return Outcome(label, -1, tried, distinct, row, 0, sub, 0, 0.0, True)
+
+
+@njit
+def search_table(key: Any, relevant: Array, room: Room) -> Outcome:
+    """As ``search``, on scores of all labels already in ``room.table``."""
+    value, place, sub = room.table.value[0], room.table.row[0], room.table.subconcept[0]
+    dummy = value.shape[0] - 1
+    label = draw_label(key, relevant, dummy)
+    n_against = dummy - relevant.shape[0] + (0 if label == dummy else 1)
+    if n_against == 0:
+        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, True)
+    if not np.isfinite(value[label]):
+        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, False)
+    margin = np.float64(value[label]) - 1.0
+    room.visited[-1] += 1
+    distinct = 0
+    for v in range(1, n_against + 1):
+        other = draw_against(key, v, relevant, n_against)
+        if room.visited[other] != room.visited[-1]:
+            room.visited[other] = room.visited[-1]
+            distinct += 1
+        if value[other] > margin:
+            loss = room.harmonic[n_against // v] * (np.float64(value[other]) - margin)
+            finite = np.isfinite(value[other])
+            return Outcome(
+                label, other, v, distinct, place[label], place[other], np.int64(sub[label]),
+                np.int64(sub[other]),
+                loss, finite,
+            )  # fmt: skip
+    return Outcome(
+        label, -1, n_against, distinct, place[label], 0, np.int64(sub[label]), 0, 0.0, True
+    )
+
+
+@njit
+def shrink(vector: F32, max_norm: float) -> bool:
+    """Project ``vector`` (width,) onto the ball of radius ``max_norm``; False if not finite."""
+    squared = sum_squares(vector)
+    if squared > max_norm * max_norm:
+        factor = np.float32(max_norm / np.sqrt(squared))
+        for j in range(vector.shape[0]):
+            vector[j] *= factor
+    return bool(np.isfinite(squared))
+
+
+@njit
+def update_label(
+    weights: Weights,
+    averages: Averages,
+    place: Any,
+    amount: Any,
+    direction: F32,
+    max_norm: float,
+    now: int,
+) -> bool:
+    """w[place] += amount · direction (width,), then projected; False if not finite."""
+    label, sub = place
+    vector = weights.labels[label, sub]
+    if now > 0 and averages.labels_seen[label, sub] < now:
+        catch_up(averages.labels[label, sub], vector, averages.labels_seen[label, sub], now)
+        averages.labels_seen[label, sub] = now
+    for j in range(vector.shape[0]):
+        vector[j] += amount * direction[j]
+    return shrink(vector, max_norm)
+
+
+@njit
+def update_shared_dense(
+    weights: Weights,
+    averages: Averages,
+    x: F32,
+    against_x: F32,
+    amount: Any,
+    room: Room,
+    max_norm: float,
+    now: int,
+) -> bool:
+    """W0 += amount (w_y xᵀ - w_ȳ x̄ᵀ) in one pass, w in ``room.gains[2:]``; False: not finite."""
+    shared = weights.shared
+    n_features, width = shared.shape
+    plus, minus = room.gains[2, :width], room.gains[3, :width]
+    more, less = room.gains[0], room.gains[1]
+    for j in range(n_features):
+        more[j] = amount * x[j]
+        less[j] = amount * against_x[j]
+    if now > 0:
+        for j in range(n_features):
+            if averages.shared_seen[j] < now and (more[j] != 0 or less[j] != 0):
+                catch_up(averages.shared[j], shared[j], averages.shared_seen[j], now)
+                averages.shared_seen[j] = now
+    # A float32 sum settles most columns; near the bound and beyond, float64 decides.
+    bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
+    finite = True
+    whole = n_features & ~3
+    for j in range(0, whole, 4):
+        update_tile(shared, j, plus, minus, more, less, room.squares, 4)
+        for i in range(4):
+            if not room.squares[i] < bound:
+                finite &= shrink(shared[j + i], max_norm)
+    for j in range(whole, n_features):
+        update_tile(shared, j, plus, minus, more, less, room.squares, 1)
+        if not room.squares[0] < bound:
+            finite &= shrink(shared[j], max_norm)
+    return finite
+
+
+@njit
+def _update_feature(
+    weights: Weights, averages: Averages, feature: int, more: Any, less: Any, room: Room,
+    max_norm: float, now: int,
+) -> bool:  # fmt: skip
+    shared = weights.shared
+    width = shared.shape[1]
+    if now > 0 and averages.shared_seen[feature] < now:
+        catch_up(averages.shared[feature], shared[feature], averages.shared_seen[feature], now)
+        averages.shared_seen[feature] = now
+    room.gains[0, 0] = more
+    room.gains[1, 0] = less
+    line = shared[feature : feature + 1]
+    update_tile(
+        line, 0, room.gains[2, :width], room.gains[3, :width], room.gains[0], room.gains[1],
+        room.squares, 1,
+    )  # fmt: skip
+    if room.squares[0] < np.float32(max_norm * max_norm * (1.0 - 1e-4)):
+        return True
+    return shrink(shared[feature], max_norm)
+
+
+@njit
+def update_shared_sparse(
+    weights: Weights, averages: Averages, rows: SparseRows, row: int, against_row: int,
+    amount: Any, room: Room, max_norm: float, now: int,
+) -> bool:  # fmt: skip
+    """As ``update_shared_dense`` on the features that either row has: their columns merged."""
+    p, p_end = rows.offsets[row], rows.offsets[row + 1]
+    q, q_end = rows.offsets[against_row], rows.offsets[against_row + 1]
+    finite = True
+    nothing = np.float32(0)
+    past = weights.shared.shape[0]
+    while p < p_end or q < q_end:
+        left = rows.columns[p] if p < p_end else past
+        right = rows.columns[q] if q < q_end else past
+        more = less = nothing
+        if left <= right:
+            more = amount * rows.values[p]
+            p += 1
+        if right <= left:
+            less = amount * rows.values[q]
+            q += 1
+        finite &= _update_feature(
+            weights, averages, min(left, right), more, less, room, max_norm, now
+        )
+    return finite
+
+
+@njit
+def _hold(weights: Weights, outcome: Outcome, room: Room) -> None:
+    """Keep w_y and w_ȳ as they are before the step."""
+    width = weights.labels.shape[2]
+    room.gains[2, :width] = weights.labels[outcome.label, outcome.sub]
+    room.gains[3, :width] = weights.labels[outcome.against, outcome.against_sub]
+
+
+@njit
+def _update_labels(
+    weights: Weights, averages: Averages, outcome: Outcome, projected: F32, places: Any,
+    amount: Any, max_norm: float, now: int,
+) -> bool:  # fmt: skip
+    """Both w, from rows ``places`` of ``projected``, which is from before the step."""
+    finite = update_label(
+        weights, averages, (outcome.label, outcome.sub), amount, projected[places[0]], max_norm, now
+    )
+    finite &= update_label(
+        weights,
+        averages,
+        (outcome.against, outcome.against_sub),
+        -amount,
+        projected[places[1]],
+        max_norm,
+        now,
+    )
+    return finite
+
+
+@njit
+def _amount(outcome: Outcome, n_relevant: int, room: Room, settings: Settings, step: int) -> Any:
+    dummy = room.visited.shape[0] - 2
+    n_against = dummy - n_relevant + (0 if outcome.label == dummy else 1)
+    weight = room.harmonic[n_against // outcome.tries]
+    return np.float32(step_size_at(settings, step) * weight)
+
+
+@njit
+def _search_dense(key: Any, rows: F32, relevant: Array, weights: Weights, room: Room) -> Any:
+    """Outcome, and where the rows of x and x̄ are in ``room.panel.projected``."""
+    n_rows = rows.shape[0]
+    if n_rows <= room.panel.projected.shape[0]:
+        projected = room.panel.projected[:n_rows]
+        place_dense(rows, weights, projected)
+        outcome = search(key, relevant, projected, weights.labels, room)
+        return outcome, (outcome.row, outcome.against_row)
+    score_lifted_dense(rows, np.array([0, n_rows]), 0, weights, room.panel, room.table)
+    outcome = search_table(key, relevant, room)
+    place_dense(rows[outcome.row : outcome.row + 1], weights, room.panel.projected[0:1])
+    other = outcome.against_row
+    place_dense(rows[other : other + 1], weights, room.panel.projected[1:2])
+    return outcome, (0, 1)
+
+
+@njit
+def _search_sparse(
+    key: Any, rows: SparseRows, n_rows: int, relevant: Array, weights: Weights, room: Room
+) -> Any:
+    """As ``_search_dense``."""
+    if n_rows <= room.panel.projected.shape[0]:
+        projected = room.panel.projected[:n_rows]
+        place_sparse(rows, 0, n_rows, weights, projected)
+        outcome = search(key, relevant, projected, weights.labels, room)
+        return outcome, (outcome.row, outcome.against_row)
+    score_lifted_sparse(rows, np.array([0, n_rows]), (0, 1), weights, room.panel, room.table)
+    outcome = search_table(key, relevant, room)
+    place_sparse(rows, outcome.row, outcome.row + 1, weights, room.panel.projected[0:1])
+    other = outcome.against_row
+    place_sparse(rows, other, other + 1, weights, room.panel.projected[1:2])
+    return outcome, (0, 1)
+
+
+@njit
+def step_dense(
+    rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
+    settings: Settings, room: Room,
+) -> Any:  # fmt: skip
+    """``rows`` (z ≥ 1, d') lifted, ``relevant`` ascending; weights and averages updated."""
+    key = step_key(settings.seed, step)
+    outcome, places = _search_dense(key, rows, relevant, weights, room)
+    if outcome.against < 0 or not outcome.is_finite:
+        return outcome
+    amount = _amount(outcome, relevant.shape[0], room, settings, step)
+    now = iterates_before(averages, step)
+    finite = True
+    if weights.shared.shape[0]:
+        _hold(weights, outcome, room)
+        x, against_x = rows[outcome.row], rows[outcome.against_row]
+        finite = update_shared_dense(
+            weights, averages, x, against_x, amount, room, settings.max_norm, now
+        )
+    finite &= _update_labels(
+        weights, averages, outcome, room.panel.projected, places, amount, settings.max_norm, now
+    )
+    return _with_finite(outcome, finite)
+
+
+@njit
+def step_sparse(
+    rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
+    averages: Averages, settings: Settings, room: Room,
+) -> Any:  # fmt: skip
+    """``rows`` of one bag of ``n_rows`` ≥ 1, lifted, columns ascending; otherwise as dense."""
+    key = step_key(settings.seed, step)
+    outcome, places = _search_sparse(key, rows, n_rows, relevant, weights, room)
+    if outcome.against < 0 or not outcome.is_finite:
+        return outcome
+    amount = _amount(outcome, relevant.shape[0], room, settings, step)
+    now = iterates_before(averages, step)
+    finite = True
+    if weights.shared.shape[0]:
+        _hold(weights, outcome, room)
+        finite = update_shared_sparse(
+            weights, averages, rows, outcome.row, outcome.against_row, amount, room,
+            settings.max_norm, now,
+        )  # fmt: skip
+    finite &= _update_labels(
+        weights, averages, outcome, room.panel.projected, places, amount, settings.max_norm, now
+    )
+    return _with_finite(outcome, finite)
+
+
+@njit
+def _with_finite(o: Outcome, finite: bool) -> Outcome:
+    return Outcome(
+        o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
+        o.loss, o.is_finite and finite,
+    )  # fmt: skip

@@ -1,0 +1,157 @@
+"""Steps over the bags of a block, in a given order.
+
+A sweep can end after any bag: everything it carries is in the weights, the averages and the tally,
+so a run cut anywhere goes on to the same bits. Threads that share weights call it at the same time
+with rooms and tallies of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streammiml.kernel import njit
+from streammiml.kernel.average import Averages
+from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
+from streammiml.kernel.score import DenseBlock, SparseBlock, SparseRows, Weights
+from streammiml.kernel.step import (
+    Outcome,
+    Room,
+    Settings,
+    make_room,
+    shrink,
+    step_dense,
+    step_sparse,
+)
+from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
+
+
+class Learner(NamedTuple):
+    """What training changes, and how."""
+
+    weights: Weights
+    averages: Averages
+    settings: Settings
+    lift: Lift
+
+
+class SweepRoom(NamedTuple):
+    """One thread's room: lifted rows of a bag, dense or sparse, and that of the step."""
+
+    dense: F32
+    """(longest bag, d'); no rows for sparse blocks."""
+    sparse: SparseRows
+    """Empty for dense blocks."""
+    step: Room
+
+
+class Tally(NamedTuple):
+    """What happened so far; added to by every sweep it is given to."""
+
+    counts: I64
+    """(4,): steps, violations, tries, distinct labels among the tries of each step."""
+    loss: F64
+    """(1,): sum over steps."""
+
+
+def make_tally() -> Tally:
+    """Nothing has happened yet."""
+    return Tally(np.zeros(4, np.int64), np.zeros(1))
+
+
+def make_sweep_room(
+    weights: Weights, lift: Lift, longest_bag: int, most_values: int | None = None
+) -> SweepRoom:
+    """Room for bags of up to ``longest_bag`` rows and, when sparse, ``most_values`` non-zeros."""
+    is_sparse = most_values is not None
+    n_values = (most_values or 0) + longest_bag if is_sparse else 0
+    return SweepRoom(
+        aligned_zeros((0 if is_sparse else longest_bag, lift_width(lift))),
+        SparseRows(
+            np.zeros(longest_bag + 1 if is_sparse else 1, np.int64),
+            np.zeros(n_values, np.int32),
+            aligned_zeros(n_values),
+        ),
+        make_room(weights, longest_bag),
+    )
+
+
+@njit
+def project_all(weights: Weights, max_norm: float) -> None:
+    """Project every column of W0 and every w, once before the first step."""
+    for j in range(weights.shared.shape[0]):
+        shrink(weights.shared[j], max_norm)
+    for label in range(weights.labels.shape[0]):
+        for k in range(weights.labels.shape[1]):
+            shrink(weights.labels[label, k], max_norm)
+
+
+@njit
+def _add(tally: Tally, outcome: Outcome) -> None:
+    tally.counts[0] += 1
+    tally.counts[1] += outcome.against >= 0
+    tally.counts[2] += outcome.tries
+    tally.counts[3] += outcome.distinct
+    tally.loss[0] += outcome.loss
+
+
+@njit
+def sweep_dense(
+    block: DenseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
+) -> Any:
+    """Bags ``visit`` of the block, one step each; the step that diverged, or -1."""
+    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    for i in range(visit.shape[0]):
+        bag = visit[i]
+        start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
+        relevant = block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
+        rows = room.dense[: stop - start]
+        lift_bag(learner.lift, block.rows[start:stop], rows)
+        outcome = step_dense(rows, relevant, first_step + i, weights, averages, settings, room.step)
+        _add(tally, outcome)
+        if not outcome.is_finite:
+            return first_step + i
+    return -1
+
+
+@njit
+def sweep_sparse(
+    block: SparseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
+) -> Any:
+    """Bags ``visit`` of the block, one step each; the step that diverged, or -1."""
+    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    rows = room.sparse
+    for i in range(visit.shape[0]):
+        bag = visit[i]
+        start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
+        relevant = block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
+        lift_sparse_bag(
+            learner.lift, block.row_offsets, block.columns, block.values, start, stop,
+            rows.offsets, rows.columns, rows.values,
+        )  # fmt: skip
+        outcome = step_sparse(
+            rows, stop - start, relevant, first_step + i, weights, averages, settings, room.step
+        )
+        _add(tally, outcome)
+        if not outcome.is_finite:
+            return first_step + i
+    return -1
+
+
+def sweep(
+    block: DenseBlock | SparseBlock,
+    visit: I64,
+    first_step: int,
+    learner: Learner,
+    room: SweepRoom,
+    tally: Tally,
+) -> int:
+    """One step for each bag in ``visit``, numbered from ``first_step``.
+
+    Returns -1, or the step at which a score or weight stopped being a finite number; nothing was
+    done after it.
+    """
+    if isinstance(block, SparseBlock):
+        return int(sweep_sparse(block, visit, first_step, learner, room, tally))
+    return int(sweep_dense(block, visit, first_step, learner, room, tally))
