@@ -23,7 +23,7 @@ def _cache_folder() -> str:
 
 
 if "NUMBA_CACHE_DIR" not in os.environ:
-    numba.config.CACHE_DIR = _cache_folder()
+    numba.config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
 
 # nogil lets the reader threads run. nnan and ninf stay out: a divergence must stay visible;
 # reassoc stays out: the order of a sum is ours.

@@ -133,7 +133,7 @@ class ArrayWriter:
             part = values[at : at + (room if self._encode is None else 1) * per_chunk]
             at += len(part)
             if self._encode is None:
-                raw = memoryview(part).cast("B")
+                raw = part.data.cast("B")
                 sizes = [per_chunk * self.dtype.itemsize] * (len(part) // per_chunk)
                 sizes += [] if not last or self._ending else [len(raw)]
             else:

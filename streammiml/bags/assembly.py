@@ -102,6 +102,7 @@ class ZarrAssembly:
     def __init__(self, root: Path, logs: Path, spec: StoreSpec, upload: Uploader | None) -> None:
         self._root, self._logs, self._spec, self._upload = root, logs, spec, upload
         self._finishing = False
+        self._last_files: list[tuple[str, list[Any]]] = []
         self.next_part = 0
         self.tally = Tally()
         names = array_names(sparse=spec.sparse, row_labels=spec.row_labels, bag_ids=spec.bag_ids)
@@ -199,8 +200,10 @@ class ZarrAssembly:
 
     def finish(self, said: dict[str, Any]) -> Assembled:
         """Close every array and describe it; can be done again after a kill."""
-        self._finishing, self._last_files = True, []
-        entries, files = {}, []
+        self._finishing = True
+        self._last_files.clear()
+        entries: dict[str, ArrayEntry] = {}
+        files: FileList = []
         for name, array in self.arrays.items():
             array.finish()
             base = len(files)

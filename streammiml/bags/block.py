@@ -84,7 +84,9 @@ class BagBlock:
     def nbytes(self) -> int:
         """Bytes that its arrays hold."""
         rows = self.rows
-        held = [rows.offsets, rows.columns, rows.values] if isinstance(rows, SparseRows) else [rows]
+        held: list[NDArray[Any]] = [rows] if not isinstance(rows, SparseRows) else []
+        if isinstance(rows, SparseRows):
+            held += [rows.offsets, rows.columns, rows.values]
         held += [self.bag_offsets, self.label_offsets, self.label_indices]
         held += [] if self.row_labels is None else [self.row_labels]
         return sum(array.nbytes for array in held)

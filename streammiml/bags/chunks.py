@@ -149,7 +149,7 @@ class VerifiedArray:
     def _read_raw(self, records: Records) -> NDArray[np.uint8]:
         """Bytes of chunks whose bytes are their values."""
         out = np.empty(int(records["nbytes"].sum(dtype=np.int64)), np.uint8)
-        whole, at = memoryview(out), 0
+        whole, at = out.data, 0
         for run in _end_to_end(records):
             size = int(run["nbytes"].sum(dtype=np.int64))
             self._fetch_run(run, whole[at : at + size])
@@ -160,7 +160,7 @@ class VerifiedArray:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         parts = []
         for run in _end_to_end(records):
-            raw = memoryview(np.empty(int(run["nbytes"].sum(dtype=np.int64)), np.uint8))
+            raw = np.empty(int(run["nbytes"].sum(dtype=np.int64)), np.uint8).data
             self._fetch_run(run, raw)
             at = 0
             for record in run:

@@ -281,7 +281,7 @@ class ArrowDecoder:
         key = self._files[file][0]
         raw = fetch_checked(self._place, key, self._footers[key])
         meta = pq.read_metadata(io.BytesIO(b"PAR1" + raw))
-        starts = {}
+        starts: dict[int, int] = {}
         for group in range(meta.num_row_groups):
             starts |= {start: group for _, start, _ in _column_chunks(meta, group)}
         return meta, starts
@@ -318,7 +318,7 @@ def flatten(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         offsets = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][: len(array) + 1]
         raw = np.frombuffer(array.buffers()[2] or b"", np.uint8)
         return raw[offsets[0] : offsets[-1]]
-    return array.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    return np.asarray(array.to_numpy(zero_copy_only=False), dtype)
 
 
 def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:
@@ -404,15 +404,17 @@ def _spec_from(
         dtype=dtype,
         sparse=sparse,
         n_labels=attributes.get("n_labels"),
-        label_names=_names(attributes.get("label_names")),
-        feature_names=_names(attributes.get("feature_names")),
+        label_names=names_in(attributes, "label_names"),
+        feature_names=names_in(attributes, "feature_names"),
         row_labels="row_labels" in found.names,
         bag_ids="bag_id" in found.names,
         codec="none",
     )
 
 
-def _names(names: Any) -> tuple[str, ...] | None:
+def names_in(said: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    """Names that a store's description holds, or None."""
+    names = said.get(key)
     return None if names is None else tuple(str(name) for name in names)
 
 

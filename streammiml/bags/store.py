@@ -373,12 +373,12 @@ class StoreView(Bags):
         self.fingerprint = _derived("view", base.fingerprint, indices.astype("<i8").tobytes())
 
     @cached_property
-    def n_rows(self) -> int:  # type: ignore[override]
+    def n_rows(self) -> int:
         """Rows of all bags."""
         return int(self.bag_sizes(0, self.n_bags).sum())
 
     @cached_property
-    def n_label_entries(self) -> int:  # type: ignore[override]
+    def n_label_entries(self) -> int:
         """Labels of all bags, added up."""
         return int(self.labels(0, self.n_bags)[0][-1])
 

@@ -106,7 +106,7 @@ class BagWriter:
             begun = json.loads((folder / "begun.json").read_text())
         except FileNotFoundError:
             raise StoreError(f"{name} has not been begun; nothing to join") from None
-        kept = {
+        kept: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in begun["spec"].items()
         }
@@ -244,27 +244,20 @@ class BagWriter:
             )
 
     def _assembled(self, n_parts: int, spec: StoreSpec) -> Assembled:
-        said = {
-            "n_features": spec.n_features,
-            "label_names": spec.label_names,
-            "feature_names": spec.feature_names,
-        }
-        said = {key: value for key, value in said.items() if value is not None}
         if self._assembly is not None:
             if self._assembly.next_part > n_parts:
                 raise StoreError(
                     f"{self.destination} has {self._assembly.next_part} parts, told of {n_parts}"
                 )
-            said["n_labels"] = _counted(spec, self._assembly.tally.top_label)
-            return self._assembly.finish(said)
+            count = _counted(spec, self._assembly.tally.top_label)
+            return self._assembly.finish(said_of(spec, count))
         assembly = ParquetAssembly(self._root, spec)
         for number in range(n_parts):
             loaded = load_arrays(self._part(number))
             assert loaded is not None, "parts were counted before"
             key = parquet_rows.part_key(number)
             assembly.add(key, *_part_index(*loaded))
-        said["n_labels"] = _counted(spec, assembly.tally.top_label)
-        return assembly.finish(said)
+        return assembly.finish(said_of(spec, _counted(spec, assembly.tally.top_label)))
 
     def _refuse_twice(self, n_parts: int, manifest: Manifest) -> None:
         """Refuse two bags of one id, once all are known."""
@@ -344,6 +337,17 @@ def _part_index(
         footer=tuple(facts.get("footer", (0, 0, 0))),
     )
     return part, arrays["digests"], facts["top_label"], facts["dropped"]
+
+
+def said_of(spec: StoreSpec, n_labels: int) -> dict[str, Any]:
+    """What a store says of itself to those who read it without us."""
+    said = {
+        "n_features": spec.n_features,
+        "n_labels": n_labels,
+        "label_names": spec.label_names,
+        "feature_names": spec.feature_names,
+    }
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def id_hashes(names: list[str]) -> NDArray[np.uint64]:

@@ -57,7 +57,7 @@ def write_metadata(
     for array in arrays:
         coded = BloscCodec(
             typesize=array.dtype.itemsize,
-            cname=codec,
+            cname=zarr.codecs.BloscCname(codec),
             clevel=5,
             shuffle="shuffle" if array.dtype.itemsize > 1 else "noshuffle",
         )
@@ -91,30 +91,29 @@ class ForeignArray:
 
     def __init__(self, place: Place, name: str, array: zarr.Array[Any]) -> None:
         self.name, self._place = name, place
-        meta = array.metadata.to_dict()
+        meta: dict[str, Any] = array.metadata.to_dict()
         where = f"{place.name}/{name}/zarr.json"
-        shape, codecs = meta["shape"], meta["codecs"]
-        grid: Any = meta["chunk_grid"]
-        self._shard: tuple[int, ...] = tuple(grid["configuration"]["chunk_shape"])
-        encoding: Any = meta["chunk_key_encoding"]
+        shape, codecs = tuple(meta["shape"]), meta["codecs"]
+        self._shard: tuple[int, ...] = tuple(meta["chunk_grid"]["configuration"]["chunk_shape"])
+        encoding = meta["chunk_key_encoding"]
         if encoding["name"] != "default" or encoding["configuration"].get("separator") != "/":
             raise StoreError(f"{where}: chunk keys must be of the default kind, with a slash")
         self.chunk = self._shard
-        self.sharded = codecs[0]["name"] == "sharding_indexed"  # type: ignore[index,call-overload]
+        self.sharded = codecs[0]["name"] == "sharding_indexed"
         if self.sharded:
-            inner: Any = codecs[0]["configuration"]  # type: ignore[index,call-overload]
+            inner = codecs[0]["configuration"]
             self.chunk, codecs = tuple(inner["chunk_shape"]), inner["codecs"]
             if inner.get("index_location", "end") != "end":
                 raise StoreError(f"{where}: the shard index must stand at the end")
         self.coding = _coding(codecs, where)
-        self.dtype, self.length = np.dtype(array.dtype), int(shape[0])  # type: ignore[index,call-overload,arg-type]
-        self.width = int(shape[1]) if len(shape) == 2 else 1  # type: ignore[index,call-overload,arg-type]
-        if len(shape) != (2 if name == "rows" else 1) or self.chunk[1:] != array.shape[1:]:  # type: ignore[arg-type]
+        self.dtype, self.length = np.dtype(array.dtype), int(shape[0])
+        self.width = int(shape[1]) if len(shape) == 2 else 1
+        if len(shape) != (2 if name == "rows" else 1) or self.chunk[1:] != shape[1:]:
             raise StoreError(
                 f"{where}: {name} must have {2 if name == 'rows' else 1} axes and be cut along "
-                f"the first only, has shape {array.shape} in chunks {self.chunk}"
+                f"the first only, has shape {shape} in chunks {self.chunk}"
             )
-        if self._shard[1:] != array.shape[1:]:
+        if self._shard[1:] != shape[1:]:
             raise StoreError(f"{where}: shards must be cut along the first axis only")
         wanted = [ARRAY_DTYPES[name]] if name in ARRAY_DTYPES else list(ROW_DTYPES)
         if self.dtype.name not in wanted:

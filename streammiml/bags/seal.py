@@ -1,0 +1,231 @@
+"""Sealing: a store that somebody else wrote gains its index, manifest and fingerprint.
+
+The data files are read and checked in full, and never touched; ``_streammiml`` appears by a
+rename when everything is in order.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from streammiml.bags import parquet_rows
+from streammiml.bags.assembly import (
+    Assembled,
+    ParquetAssembly,
+    Tally,
+    top_label,
+    whole_file,
+    write_table,
+)
+from streammiml.bags.audit import digests_of, scan_bags
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec, clean
+from streammiml.bags.layout import FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, array_names
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.place import LocalPlace, file_crc, sync_file, sync_folder
+from streammiml.bags.store import BagStore, open_one
+from streammiml.bags.writer import id_hashes, said_of
+from streammiml.bags.zarr_writing import ForeignArray, foreign_arrays
+from streammiml.errors import StoreError
+
+
+def seal(where: str | os.PathLike[str]) -> BagStore:
+    """Check a store written by others, add what makes it complete, and open it."""
+    path = Path(where)
+    if not path.is_dir():
+        raise StoreError(f"{path} does not exist" if not path.exists() else f"{path} is no folder")
+    if (path / MANIFEST).exists():
+        raise StoreError(f"{path} is sealed already; to seal it anew, remove {path / FOLDER}")
+    beside = path / f"{FOLDER}.partial"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        # Tables are written below a scratch root of their own and moved in by one rename.
+        is_zarr = (path / "zarr.json").exists()
+        manifest = _seal_zarr(path, beside) if is_zarr else _seal_parquet(path, beside)
+        folder = beside / FOLDER
+        (folder / "manifest.json").write_bytes(manifest.to_bytes())
+        for file in folder.iterdir():
+            sync_file(file)
+        sync_folder(folder)
+        folder.rename(path / FOLDER)
+        sync_folder(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be sealed: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return open_one(path)
+
+
+def _seal_zarr(path: Path, scratch: Path) -> Manifest:
+    place = LocalPlace(path)
+    arrays, said, metadata = foreign_arrays(place)
+    spec = _zarr_spec(place, arrays, said)
+    files: dict[str, int] = {}
+    entries = {}
+    for name, array in arrays.items():
+        records = np.array([*_records(place, array, files)], RECORD)
+        pages = write_table(scratch, name, records, 0)
+        entries[name] = ArrayEntry(
+            dtype=array.dtype.name,
+            length=array.length,
+            width=array.width,
+            coding=array.coding,
+            pages=pages,
+        )
+    listed: list[list[Any]] = [[key, *file_crc(path / key)] for key in files]
+    assembled = Assembled(
+        entries, listed, {key: whole_file(path / key) for key in metadata}, Tally()
+    )
+    draft = assembled.manifest(spec, "zarr", spec.n_labels or 2**31 - 1)
+    draft = replace(draft, n_bags=arrays["bag_offsets"].length - 1, n_rows=_n_rows(arrays, spec))
+    (scratch / FOLDER / "draft").touch()
+    store = BagStore(_Overlay(path, scratch), draft)
+    tally = _tally(store, spec, place.name)
+    count = spec.labels_known if spec.labels_known is not None else tally.top_label + 1
+    (scratch / FOLDER / "draft").unlink()
+    return replace(assembled, tally=tally).manifest(spec, "zarr", count)
+
+
+class _Overlay(LocalPlace):
+    """A store's folder, with ``_streammiml`` still lying elsewhere."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        super().__init__(path)
+        self._scratch = LocalPlace(scratch)
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer from wherever the file lies."""
+        if key.startswith(f"{FOLDER}/"):
+            self._scratch.read_into(key, offset, buffer)
+        else:
+            super().read_into(key, offset, buffer)
+
+
+def _records(
+    place: LocalPlace, array: ForeignArray, files: dict[str, int]
+) -> Iterator[tuple[int, int, int, int, int, int]]:
+    for key, offset, size, first, count in array.chunks():
+        raw = memoryview(bytearray(size))
+        place.read_into(key, offset, raw)
+        yield first, offset, count, size, crc32c(raw), files.setdefault(key, len(files))
+
+
+def _zarr_spec(
+    place: LocalPlace, arrays: dict[str, ForeignArray], said: dict[str, Any]
+) -> StoreSpec:
+    sparse = "rows" not in arrays
+    kinds = {"sparse": sparse, "row_labels": "row_labels" in arrays}
+    wanted = array_names(**kinds, bag_ids="bag_id_bytes" in arrays)
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise StoreError(f"{place.name} has no array {missing[0]!r} (see FORMAT.md)")
+    strangers = sorted(set(arrays) - set(wanted))
+    if strangers:
+        raise StoreError(f"{place.name} has an array {strangers[0]!r} that no store has")
+    n_features = arrays["rows"].width if not sparse else said.get("n_features")
+    if not isinstance(n_features, int):
+        raise StoreError(f"{place.name}/zarr.json: the attribute 'streammiml' must say n_features")
+    spec = StoreSpec(
+        n_features=n_features,
+        dtype=arrays["values" if sparse else "rows"].dtype.name,
+        n_labels=said.get("n_labels"),
+        label_names=parquet_rows.names_in(said, "label_names"),
+        feature_names=parquet_rows.names_in(said, "feature_names"),
+        bag_ids="bag_id_bytes" in arrays,
+        codec="none",
+        **kinds,
+    )
+    lengths = {
+        "label_offsets": arrays["bag_offsets"].length,
+        "row_labels": _n_rows(arrays, spec),
+        "bag_id_offsets": arrays["bag_offsets"].length,
+        "columns": arrays["values"].length if sparse else 0,
+    }
+    for name, length in lengths.items():
+        if name in arrays and arrays[name].length != length:
+            raise StoreError(
+                f"{place.name}: {name} has {arrays[name].length} elements, expected {length}"
+            )
+    if arrays["bag_offsets"].length < 2:
+        raise StoreError(f"{place.name} holds no bags")
+    return spec
+
+
+def _n_rows(arrays: dict[str, ForeignArray], spec: StoreSpec) -> int:
+    return arrays["row_offsets"].length - 1 if spec.sparse else arrays["rows"].length
+
+
+def _tally(store: BagStore, spec: StoreSpec, name: str) -> Tally:
+    """Read every bag, refuse what may not be in a store, and count."""
+    tally = Tally()
+    ids: list[NDArray[np.uint64]] = []
+    for block in store.blocks(scan_bags(store)):
+        where = f"{name}, bags {tally.n_bags} to {tally.n_bags + len(block)}"
+        if spec.bag_ids:
+            names = store.bag_ids(tally.n_bags, tally.n_bags + len(block))
+            block = replace(block, bag_ids=names)
+            ids.append(id_hashes(names))
+        _as_stored(block, spec, where)
+        tally.add(digests_of(block), np.diff(block.bag_offsets), top_label(block), 0)
+    refuse_twice(ids, name)
+    return tally
+
+
+def _as_stored(block: BagBlock, spec: StoreSpec, where: str) -> None:
+    """Refuse a block that our own writer would have refused, or written otherwise."""
+    cleaned, _ = clean(block, spec, where)
+    if not np.array_equal(cleaned.label_indices, block.label_indices):
+        raise StoreError(f"{where}: labels of a bag must be in rising order")
+
+
+def refuse_twice(hashes: list[NDArray[np.uint64]], name: str) -> None:
+    """Refuse a store in which two bags have one id."""
+    if hashes:
+        ordered = np.sort(np.concatenate(hashes))
+        n_same = int((np.diff(ordered) == 0).sum())
+        if n_same:
+            raise StoreError(f"{name}: {n_same} bag ids come twice")
+
+
+def _seal_parquet(path: Path, scratch: Path) -> Manifest:
+    place = LocalPlace(path)
+    spec, keys = parquet_rows.foreign_spec(place)
+    assembly = ParquetAssembly(scratch, spec)
+    ids: list[NDArray[np.uint64]] = []
+    for key in keys:
+        digests, highest, sizes = [], -1, []
+
+        def groups(key: str = key) -> Iterator[BagBlock]:
+            nonlocal highest
+            for number, block in enumerate(parquet_rows.foreign_blocks(path / key, spec)):
+                _as_stored(block, spec, f"{path / key}, row group {number}")
+                digests.append(digests_of(block))
+                highest = max(highest, top_label(block))
+                sizes.append({n: np.diff(o) for n, o in parquet_rows.block_offsets(block).items()})
+                if block.bag_ids is not None:
+                    ids.append(id_hashes(block.bag_ids))
+                yield block
+
+        part = parquet_rows.index_part(path / key, groups(), {})
+        if digests:
+            offsets = {n: from_sizes(np.concatenate([s[n] for s in sizes])) for n in sizes[0]}
+            part = replace(part, offsets=offsets)
+            assembly.add(key, part, np.concatenate(digests), highest, 0)
+    refuse_twice(ids, str(path))
+    if not assembly.tally.n_bags:
+        raise StoreError(f"{path} holds no bags")
+    known = spec.labels_known
+    count = assembly.tally.top_label + 1 if known is None else known
+    assembled = assembly.finish(said_of(spec, count))
+    common = scratch / parquet_rows.COMMON
+    common.replace(path / parquet_rows.COMMON)
+    return assembled.manifest(spec, "parquet", count)
