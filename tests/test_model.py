@@ -1,0 +1,410 @@
+import json
+import os
+import pickle
+import resource
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+import safetensors
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streammiml.errors import StreammimlError
+from streammiml.kernel.lift import Lift, lift_width
+from streammiml.model import (
+    MODEL_FORMAT,
+    LabelRule,
+    LiftArrays,
+    Model,
+    load_tensors,
+    padded,
+    save_tensors,
+)
+
+
+def made_model(
+    d=3, n=0, m=5, k=2, n_labels=4, context=0, shared_space=True, transform=0, seed=0, **fields
+):
+    rng = np.random.default_rng(seed)
+    width = d * (3 if context else 1) + n + 1
+    m = m if shared_space else width
+    return Model(
+        shared=rng.normal(size=(width if shared_space else 0, m)).astype(np.float32),
+        labels=rng.normal(size=(n_labels + 1, k, m)).astype(np.float32),
+        lift=LiftArrays(
+            shift=rng.normal(size=d).astype(np.float32),
+            scale=rng.uniform(size=d).astype(np.float32),
+            transform=transform,
+            unit=1,
+            frequencies=rng.normal(size=(d, n)).astype(np.float32),
+            phases=rng.uniform(size=n).astype(np.float32),
+            context=context,
+        ),
+        **{
+            "rule": LabelRule(name="margin", min_labels=1, r=2),
+            "label_names": tuple(f"label {i}" for i in range(n_labels)),
+            "settings": {"scale": "standard", "seed": 3, "decay": 1e-5},
+            "provenance": {"fingerprint": "00ff", "steps": 12},
+        }
+        | fields,
+    )
+
+
+def same(one, other):
+    arrays = [(one.shared, other.shared), (one.labels, other.labels)]
+    arrays += zip(one.lift, other.lift, strict=True)
+    equal = all(
+        np.shape(a) == np.shape(b) and np.asarray(a).tobytes() == np.asarray(b).tobytes()
+        for a, b in arrays
+    )
+    rest = ("rule", "label_names", "settings", "provenance")
+    return equal and all(getattr(one, name) == getattr(other, name) for name in rest)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model.safetensors"
+    made_model(d=2, m=2, k=1, n_labels=1).save(path)
+    return path
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    sizes=st.fixed_dictionaries(
+        {name: st.integers(1, 9) for name in ("d", "m", "k", "n_labels")}
+        | {"n": st.integers(0, 9), "context": st.integers(0, 1), "transform": st.integers(0, 2)}
+        | {"shared_space": st.booleans(), "seed": st.integers(0, 2**32)}
+    ),
+    names=st.none() | st.text(max_size=8),
+)
+def test_model__is_read_as_it_was_written(tmp_path_factory, sizes, names):
+    path = tmp_path_factory.mktemp("models") / "model.safetensors"
+    label_names = names if names is None else tuple(f"{names}{i}" for i in range(sizes["n_labels"]))
+    model = made_model(**sizes, label_names=label_names)
+    model.save(path)
+    again = Model.load(path)
+    assert same(model, again)
+    assert lift_width(Lift(*again.lift)) == again.n_lifted
+
+
+def test_model__loads_from_a_run_folder(saved):
+    assert same(Model.load(saved.parent), Model.load(str(saved)))
+
+
+def test_save__gives_equal_bytes_for_equal_content(tmp_path):
+    one = made_model(settings={"a": 1, "b": [2.5, None]})
+    other = made_model(settings={"b": [2.5, None], "a": 1})
+    strided = np.asfortranarray(np.repeat(one.shared, 2, axis=1))[:, ::2]
+    other = Model(
+        shared=strided,
+        labels=one.labels.astype(np.float64),
+        lift=other.lift,
+        rule=other.rule,
+        label_names=list(other.label_names),
+        settings=other.settings,
+        provenance=other.provenance,
+    )
+    for name, model in (("one", one), ("other", other)):
+        model.save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
+def test_file__is_plain_safetensors_with_one_sorted_metadata_key(tmp_path):
+    model = made_model(n=8)
+    model.save(tmp_path / "model.safetensors")
+    with safetensors.safe_open(tmp_path / "model.safetensors", framework="numpy") as file:
+        metadata = file.metadata()
+        np.testing.assert_array_equal(file.get_tensor("shared"), model.shared)
+        np.testing.assert_array_equal(file.get_tensor("labels"), model.labels)
+        assert set(file.keys()) == {"shared", "labels", "shift", "scale", "frequencies", "phases"}
+    assert list(metadata) == ["streammiml"]
+    content = json.loads(metadata["streammiml"])
+    assert list(content) == sorted(content)
+    assert set(content) == {
+        *("checksum", "format", "kind", "label_names", "lift"),
+        *("provenance", "rule", "settings"),
+    }
+
+
+def test_load__refuses_a_flipped_bit_anywhere(saved):
+    whole = saved.read_bytes()
+    for i in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[i] ^= 1 << (i * 5 % 8)
+        saved.write_bytes(damaged)
+        with pytest.raises(StreammimlError, match=r"^[^\n]*model\.safetensors [^\n]*$"):
+            Model.load(saved)
+    saved.write_bytes(whole)
+    Model.load(saved)
+
+
+def test_load__refuses_a_file_cut_or_grown_anywhere(saved):
+    whole = saved.read_bytes()
+    for length in range(len(whole)):
+        saved.write_bytes(whole[:length])
+        with pytest.raises(StreammimlError, match="is damaged or not a model file"):
+            Model.load(saved)
+    saved.write_bytes(whole + b"\0")
+    with pytest.raises(StreammimlError, match=r"bytes of tensors, and .* are described"):
+        Model.load(saved)
+
+
+def test_load__runs_nothing_from_a_pickle(tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(pickle.dumps({"shared": Payload()}))
+    with pytest.raises(StreammimlError, match=r"it claims a header of [0-9]+ bytes in a file of"):
+        Model.load(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def write_file(path, header, tensors=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + tensors)
+
+
+def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+META = {"__metadata__": {"streammiml": '{"format":1,"kind":"model"}'}}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"", "its header is not JSON"),
+        (b"[1]", "its header is not JSON"),
+        (b"[" * 200_000, "its header is not JSON"),
+        ({"shared": tensor()}, "is a safetensors file, but not a model of streammiml"),
+        ({"__metadata__": {"streammiml": "[]"}}, "but not a model of streammiml"),
+        ({"__metadata__": {"streammiml": "{"}}, "but not a model of streammiml"),
+        ({"__metadata__": {"streammiml": "{}"}}, "its format is None"),
+        (META | {"x": tensor(shape=(2**40,), offsets=(0, 2**42))}, "and 4398046511104 are descr"),
+        (META | {"x": tensor(shape=(2**40,))}, "'x' of shape .* has the wrong size"),
+        (META | {"x": tensor(shape=(-1, -2))}, "has the wrong size"),
+        (META | {"x": tensor(dtype="F16")}, "'x' is not described as one"),
+        (META | {"x": {"dtype": "F32"}}, "'x' is not described as one"),
+        (META | {"x": 3}, "'x' is not described as one"),
+        (META | {"x": tensor(), "y": tensor()}, "do not lie end to end"),
+        (META | {"x": tensor(offsets=(4, 12))}, "do not lie end to end"),
+        (META | {"x": tensor()}, "its checksum does not match"),
+    ],
+)
+def test_load__refuses_headers_that_lie_and_holds_little_memory(tmp_path, header, message):
+    path = tmp_path / "model.safetensors"
+    write_file(path, header, b"\0" * 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StreammimlError, match=message) as caught:
+            Model.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [2**63, 2**40, 10**8, 9])
+def test_load__refuses_a_huge_header_before_reading_it(tmp_path, length):
+    path = tmp_path / "model.safetensors"
+    write_file(path, b"{}", length=length)
+    message = f"it claims a header of {length} bytes in a file of 10; take another copy"
+    with pytest.raises(StreammimlError, match=message):
+        Model.load(path)
+
+
+def test_load__refuses_a_header_over_the_bound_even_where_the_file_is_that_long(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_file(path, b"{}", length=2**31)
+    os.truncate(path, 2**33)
+    with pytest.raises(StreammimlError, match="it claims a header of 2147483648 bytes"):
+        Model.load(path)
+
+
+def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **content):
+    """The file with parts exchanged and a checksum that matches again."""
+    arrays, inside = load_tensors(path, kind="model", version=MODEL_FORMAT)
+    inside = {name: value for name, value in (inside | content).items() if name not in drop}
+    arrays = {name: value for name, value in (arrays | dict(tensors)).items() if name not in drop}
+    save_tensors(path, arrays, inside, kind=kind, version=version)
+
+
+def test_load__names_a_format_of_the_future(saved):
+    resaved(saved, version=MODEL_FORMAT + 6, kind="anything")
+    message = r"was written by format 7, this reads up to 1; install a newer streammiml"
+    with pytest.raises(StreammimlError, match=message):
+        Model.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "checkpoint"}, "holds a 'checkpoint', a 'model' is needed"),
+        ({"drop": ["shared"]}, r"lacks a part of a model \(KeyError: 'shared'\); save it again"),
+        ({"drop": ["rule"]}, r"lacks a part of a model \(KeyError: 'rule'\)"),
+        ({"rule": {"nme": 1}}, r"lacks a part of a model \(TypeError"),
+        ({"rule": {"name": "x"}}, "is not a model that can be used: no rule is called 'x'"),
+        ({"lift": {"transform": "exp"}}, r"lacks a part of a model \(ValueError"),
+        ({"label_names": ["a", "b"]}, "there are 2 label names for 1 labels"),
+        ({"tensors": {"labels": np.ones((2, 1, 2))}}, "labels is float64, expected float32"),
+        ({"tensors": {"labels": np.float32([[[1, np.nan]]] * 2)}}, "labels holds values that are"),
+        ({"tensors": {"scale": np.ones(5, np.float32)}}, r"shared has shape \(3, 2\), expected"),
+    ],
+)
+def test_load__says_what_does_not_fit_in_a_file_that_is_whole(saved, change, message):
+    resaved(saved, **change)
+    with pytest.raises(StreammimlError, match=message) as caught:
+        Model.load(saved)
+    assert str(saved) in str(caught.value)
+
+
+def test_load__says_when_there_is_no_file(tmp_path):
+    with pytest.raises(StreammimlError, match=r"model\.safetensors does not exist; a model file"):
+        Model.load(tmp_path)
+    with pytest.raises(StreammimlError, match="/dev/null is not a file; a model file is needed"):
+        Model.load("/dev/null")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StreammimlError, match="cannot be read: Not a directory"):
+        Model.load(tmp_path / "file" / "model.safetensors")
+
+
+class Failing:
+    """Stands in for a call of the operating system and fails at the ``at``-th use."""
+
+    def __init__(self, call, at):
+        self.call, self.left = call, at
+
+    def __call__(self, *args, **kwargs):
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(5, "Input/output error")
+        return self.call(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "old_stays"),
+    [("fsync", 1, True), ("replace", 1, True), ("fsync", 2, False), ("open", 1, False)],
+)
+def test_save__never_reports_a_failed_write_as_saved(saved, monkeypatch, name, at, old_stays):
+    old = saved.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, Failing(getattr(os, name), at))
+        with pytest.raises(StreammimlError, match=r"is not saved: Input/output error; make room"):
+            made_model().save(saved)
+    assert (saved.read_bytes() == old) is old_stays
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+    Model.load(saved)
+    made_model().save(saved)
+    assert same(Model.load(saved), made_model())
+
+
+def test_save__leaves_the_old_file_when_the_disk_is_full(saved):
+    old = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
+    try:
+        with pytest.raises(StreammimlError, match="is not saved: File too large; make room or"):
+            made_model(d=200, m=200).save(saved)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert saved.read_bytes() == old
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_save__says_where_it_cannot_write(tmp_path):
+    with pytest.raises(StreammimlError, match="is not saved: No such file or directory"):
+        made_model().save(tmp_path / "missing" / "model.safetensors")
+    with pytest.raises(StreammimlError, match="is not saved: Is a directory"):
+        made_model().save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_check_store__takes_a_store_that_fits():
+    model = made_model()
+    model.check_store(3, 4)
+    model.check_store(3, 4, ["label 0", "label 1", "label 2", "label 3"])
+    made_model(label_names=None).check_store(3, 4, list("abcd"))
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ((5, 4), "^the model was trained on rows of 3 features and a.zarr has 5; use a store made"),
+        ((3, 9), "^the model knows 4 labels and a.zarr has 9; use a store with the same labels"),
+        (
+            (3, 4, ["label 0", "sky", "label 2", "label 3"]),
+            "^label 1 is 'label 1' in the model and 'sky' in a.zarr; use a store with the same lab",
+        ),
+    ],
+)
+def test_check_store__says_what_differs(store, message):
+    with pytest.raises(StreammimlError, match=message):
+        made_model().check_store(*store, store="a.zarr")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shared": np.zeros((4, 6))}, r"shared has shape \(4, 6\), expected \(4, 5\)"),
+        ({"shared": np.zeros((9, 5))}, r"shared has shape \(9, 5\), expected \(4, 5\)"),
+        ({"shared": np.zeros((0, 5))}, r"shared has shape \(0, 5\), expected \(0, 4\)"),
+        ({"labels": np.zeros((1, 2, 5))}, r"labels has shape \(1, 2, 5\); a model needs"),
+        ({"labels": np.zeros((5, 5))}, r"labels has shape \(5, 5\); a model needs"),
+        ({"labels": np.full((5, 2, 5), np.inf)}, "labels holds values that are not finite"),
+        ({"label_names": ("a",)}, "there are 1 label names for 4 labels"),
+    ],
+)
+def test_model__refuses_parts_that_do_not_fit_together(change, message):
+    model = made_model()
+    parts = {name: getattr(model, name) for name in ("shared", "labels", "lift", "label_names")}
+    with pytest.raises(StreammimlError, match=message):
+        Model(**parts | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shift": np.zeros(2)}, r"shift has shape \(2,\), expected \(3,\)"),
+        ({"frequencies": np.zeros((2, 0))}, r"frequencies has shape \(2, 0\), expected \(3, 0\)"),
+        ({"transform": 3}, "transform has code 3, known are 0, 1 and 2"),
+    ],
+)
+def test_model__refuses_a_lift_that_does_not_fit(change, message):
+    model = made_model()
+    with pytest.raises(StreammimlError, match=message):
+        Model(shared=model.shared, labels=model.labels, lift=model.lift._replace(**change))
+
+
+def test_lift_arrays__are_those_of_the_kernel():
+    assert LiftArrays._fields == Lift._fields
+
+
+@given(width=st.integers(1, 40))
+def test_padded__adds_zeros_up_to_a_multiple_of_eight(width):
+    weights = np.ones((3, width), np.float32)
+    got = padded(weights)
+    assert got.shape == (3, -(-width // 8) * 8)
+    assert (got[:, :width] == 1).all()
+    assert not got[:, width:].any()
+
+
+def test_kernel_arrays__are_copies():
+    model = made_model()
+    shared, labels = model.kernel_arrays()
+    assert shared.shape == (4, 8)
+    assert labels.shape == (5, 2, 8)
+    shared[:] = 7
+    assert not (model.shared == 7).any()
+
+
+def test_repr__says_what_it_is():
+    assert repr(made_model()) == (
+        "Model(3 features, 4 lifted, shared_dim=5, subconcepts=2, 4 labels, rule=margin, "
+        "scale=standard, 12 steps)"
+    )
+    assert "no shared space" in repr(made_model(shared_space=False, settings={}, provenance={}))
