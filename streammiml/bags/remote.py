@@ -1,98 +1,228 @@
-"""A store under a URL: object stores and HTTP servers, through obstore."""
+"""A store under a URL: object stores and HTTP servers, through obstore.
+
+Every request has a deadline, and failures that may pass are tried again for a number of seconds
+(``STREAMMIML_STORE_SECONDS``, 60 by default); then there is an error that names the object.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import obstore
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import from_url
 
-from streammiml.bags.place import Unreadable, reason
+from streammiml.bags.place import Unreadable
 from streammiml.errors import StoreError, StreammimlError
 
-REQUEST_SECONDS = 30
-RETRY_SECONDS = 60
+SECONDS_VARIABLE = "STREAMMIML_STORE_SECONDS"
+SECONDS = 60.0
+# Sending has more time than fetching: uplinks are slow, and several pieces share one.
+WRITE_FACTOR = 5
+# What one request fetches at most, so that the deadline is one of bytes a second, not of a size.
+PIECE = 8 << 20
+SENT_AT_ONCE = 4
+
+REQUEST = re.compile(
+    r"Error performing (?P<method>[A-Z]+) (?P<server>\w+://[^/\s]+)\S* in \S+?"
+    r"(?:, after (?P<retries>\d+) retries.*?)?\s+- (?P<what>.*)",
+    re.DOTALL,
+)
+KINDS = {"Timeout": "no answer in time", "TimedOut": "no answer in time"}
+ENDPOINTS = (
+    "AWS_ENDPOINT",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AZURE_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "GOOGLE_BASE_URL",
+)
 
 
 class RemotePlace:
-    """A prefix of an object store, or of an HTTP server (reading only).
-
-    Every request has a deadline; failures that may pass are tried again for a number of seconds.
-    """
+    """A prefix of an object store, or of an HTTP server (reading only)."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")
-        self._store = _object_store(self.name)
+        self.seconds = deadline()
+        self._reading = object_store(self.name, self.seconds)
+        self._writing = object_store(self.name, self.seconds * WRITE_FACTOR)
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the object, or raise Unreadable."""
-        try:
-            got = obstore.get_range(self._store, key, start=offset, length=len(buffer))
-        except Exception as error:
-            raise Unreadable(reason(error)) from error
-        if len(got) != len(buffer):
-            raise Unreadable(f"is short: {len(got)} bytes came of {len(buffer)}")
-        buffer[:] = memoryview(got).cast("B")
+        for at in range(0, len(buffer), PIECE):
+            piece = buffer[at : at + PIECE]
+            got = self._fetch(key, (offset + at, offset + at + len(piece)))
+            if len(got) != len(piece):
+                raise Unreadable(f"is short: {len(got)} bytes came of {len(piece)}")
+            piece[:] = got
 
     def read_all(self, key: str) -> bytes:
         """The whole object, or Unreadable."""
+        return bytes(self._fetch(key, None))
+
+    def _fetch(self, key: str, span: tuple[int, int] | None) -> memoryview:
+        begun = time.monotonic()
         try:
-            return bytes(obstore.get(self._store, key).bytes())
+            if span is None:
+                raw = obstore.get(self._reading, key).bytes()
+            else:
+                raw = obstore.get_range(self._reading, key, start=span[0], end=span[1])
+            return memoryview(raw).cast("B")
+        except FileNotFoundError as error:
+            raise Unreadable(_missing(error)) from error
         except Exception as error:
-            raise Unreadable(reason(error)) from error
+            # What failed at once, for another reason than access, may be mended by one more try.
+            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+            if not refused and time.monotonic() - begun < self.seconds / 4:
+                raise Unreadable(f"cannot be read: {_why(error)}") from error
+            raise self._error(key, "read", error, self.seconds) from error
 
     def size(self, key: str) -> int | None:
         """Bytes of the object; None when there is none."""
         try:
-            return int(obstore.head(self._store, key)["size"])
+            return int(obstore.head(self._reading, key)["size"])
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise StoreError(f"{self.name}/{key} {reason(error)}") from error
+            raise self._error(key, "read", error, self.seconds) from error
 
     def files(self) -> list[str]:
         """Every object below the prefix, sorted."""
+        return sorted(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """Every object below the prefix, with its bytes."""
+        if self.name.startswith(("http://", "https://")):
+            raise StoreError(f"{self.name} cannot be listed: an http server has no list of files")
         try:
-            return sorted(entry["path"] for page in obstore.list(self._store) for entry in page)
+            pages = obstore.list(self._reading)
+            return {str(entry["path"]): int(entry["size"]) for page in pages for entry in page}
         except Exception as error:
-            raise StoreError(f"{self.name} cannot be listed: {reason(error)}") from error
+            raise self._error("", "listed", error, self.seconds) from error
 
     def forget(self) -> None:
         """Nothing is held open."""
 
-    def put(self, key: str, source: Path | bytes) -> None:
-        """Write an object whole."""
+    def put(self, key: str, source: Path) -> None:
+        """Write a file as an object, whole or not at all."""
         try:
-            obstore.put(self._store, key, source)
+            obstore.put(
+                self._writing, key, source, chunk_size=PIECE, max_concurrency=SENT_AT_ONCE
+            )
         except Exception as error:
-            raise StoreError(f"{self.name}/{key} cannot be written: {reason(error)}") from error
+            raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
+
+    def create(self, key: str, content: bytes) -> bytes:
+        """Write an object unless there is one; returns what is there then, ours or the other."""
+        try:
+            obstore.put(self._writing, key, content, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            # Perhaps our own: the answer to a first try may have been lost.
+            return self.read_all(key)
+        except Exception as error:
+            raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
+        return content
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects that are there."""
-        doomed = list(keys)
-        if doomed:
-            obstore.delete(self._store, doomed)
+        """Remove objects; one that is not there is no error."""
+        for key in keys:
+            try:
+                obstore.delete(self._writing, key)
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                seconds = self.seconds * WRITE_FACTOR
+                raise self._error(key, "removed", error, seconds) from error
+
+    def _error(self, key: str, done: str, error: Exception, seconds: float) -> StoreError:
+        what = f"{self.name}/{key}".rstrip("/")
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            return StoreError(f"{what} cannot be {done}: {_why(error)}; check the credentials")
+        if isinstance(error, FileNotFoundError):
+            return StoreError(f"{what} cannot be {done}: {_why(error)}")
+        return StoreError(
+            f"{what} cannot be {done} within {seconds:g} s: {_why(error)}; check the address, the "
+            f"network and the credentials, or set {SECONDS_VARIABLE} to wait longer"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemotePlace, (self.name,)
 
 
-def _object_store(url: str) -> Any:
-    # Plain HTTP is refused by default; whoever writes http:// (or sets such an endpoint) means it.
-    endpoint = os.environ.get("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT", url))
+def deadline() -> float:
+    """Seconds that fetching one piece may take, tries again included."""
+    text = os.environ.get(SECONDS_VARIABLE, "")
+    try:
+        seconds = float(text or SECONDS)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise StreammimlError(f"{SECONDS_VARIABLE} must be a number of seconds, got {text!r}")
+    return seconds
+
+
+def object_store(url: str, seconds: float) -> Any:
+    """The client for a URL; whatever happens, it answers or fails within ``seconds``, about."""
+    # The last try begins at 0.6 of the time or before, after a pause of at most 0.1.
+    times = {"timeout": 0.3, "connect_timeout": 0.15}
+    pauses = {"init_backoff": 0.01, "max_backoff": 0.1}
     try:
         return from_url(
             url,
             client_options={
-                "timeout": timedelta(seconds=REQUEST_SECONDS),
-                "connect_timeout": timedelta(seconds=REQUEST_SECONDS / 3),
-                "allow_http": endpoint.startswith("http://"),
+                **{name: timedelta(seconds=share * seconds) for name, share in times.items()},
+                "allow_http": _plain_http(url),
             },
-            retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+            retry_config={
+                "max_retries": 1000,
+                "retry_timeout": timedelta(seconds=0.6 * seconds),
+                "backoff": {
+                    **{name: timedelta(seconds=part * seconds) for name, part in pauses.items()},
+                    "base": 2,
+                },
+            },
         )
     except Exception as error:
-        raise StreammimlError(f"{url} cannot be opened: {reason(error)}") from error
+        raise StreammimlError(f"{url} cannot be opened: {_why(error)}") from error
+
+
+def _plain_http(url: str) -> bool:
+    """Whether a connection may go without TLS: only where the user says http, or allows it."""
+    said = [url, *(os.environ.get(name, "") for name in ENDPOINTS)]
+    allowed = [os.environ.get(f"{cloud}_ALLOW_HTTP", "") for cloud in ("AWS", "AZURE", "GOOGLE")]
+    return any(text.startswith("http://") for text in said) or any(
+        text.lower() in ("1", "true") for text in allowed
+    )
+
+
+def _missing(error: Exception) -> str:
+    """Why there is no such object: as a rule it is just missing, but the bucket may be, too."""
+    text = str(error)
+    return "is missing: there is no such bucket" if "NoSuchBucket" in text else "is missing"
+
+
+def _why(error: BaseException) -> str:
+    """One short line out of an error of the library, which says everything it knows on many."""
+    text, _, dump = str(error).partition("\n\nDebug source:")
+    found = REQUEST.search(text)
+    what = found["what"] if found else text
+    said = re.search(r"<Message>(.*?)</Message>", what, re.DOTALL)
+    status = re.search(r"status code: (\d+[^:<]*)", what)
+    if said or status:
+        parts = [status[1].strip() if status else "", said[1].strip() if said else ""]
+        what = ", ".join(part for part in parts if part)
+    elif causes := re.findall(r'message: "([^"]+)"', dump):
+        what = causes[-1]
+    elif kinds := [text for kind, text in KINDS.items() if kind in dump]:
+        what = kinds[0]
+    if found:
+        tries = f" after {int(found['retries']) + 1} tries" if found["retries"] else ""
+        what = f"{found['method']} {found['server']}: {what}{tries}"
+    return " ".join(what.split())[:300] or type(error).__name__

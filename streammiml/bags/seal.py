@@ -87,11 +87,9 @@ def _seal_zarr(path: Path, scratch: Path) -> Manifest:
     )
     draft = assembled.manifest(spec, "zarr", spec.n_labels or 2**31 - 1)
     draft = replace(draft, n_bags=arrays["bag_offsets"].length - 1, n_rows=_n_rows(arrays, spec))
-    (scratch / FOLDER / "draft").touch()
     store = BagStore(_Overlay(path, scratch), draft)
     tally = _tally(store, spec, place.name)
     count = spec.labels_known if spec.labels_known is not None else tally.top_label + 1
-    (scratch / FOLDER / "draft").unlink()
     return replace(assembled, tally=tally).manifest(spec, "zarr", count)
 
 
@@ -123,8 +121,8 @@ def _zarr_spec(
     place: LocalPlace, arrays: dict[str, ForeignArray], said: dict[str, Any]
 ) -> StoreSpec:
     sparse = "rows" not in arrays
-    kinds = {"sparse": sparse, "row_labels": "row_labels" in arrays}
-    wanted = array_names(**kinds, bag_ids="bag_id_bytes" in arrays)
+    row_labels, bag_ids = "row_labels" in arrays, "bag_id_bytes" in arrays
+    wanted = array_names(sparse=sparse, row_labels=row_labels, bag_ids=bag_ids)
     missing = [name for name in wanted if name not in arrays]
     if missing:
         raise StoreError(f"{place.name} has no array {missing[0]!r} (see FORMAT.md)")
@@ -140,9 +138,10 @@ def _zarr_spec(
         n_labels=said.get("n_labels"),
         label_names=parquet_rows.names_in(said, "label_names"),
         feature_names=parquet_rows.names_in(said, "feature_names"),
-        bag_ids="bag_id_bytes" in arrays,
+        sparse=sparse,
+        row_labels=row_labels,
+        bag_ids=bag_ids,
         codec="none",
-        **kinds,
     )
     lengths = {
         "label_offsets": arrays["bag_offsets"].length,
@@ -202,24 +201,7 @@ def _seal_parquet(path: Path, scratch: Path) -> Manifest:
     assembly = ParquetAssembly(scratch, spec)
     ids: list[NDArray[np.uint64]] = []
     for key in keys:
-        digests, highest, sizes = [], -1, []
-
-        def groups(key: str = key) -> Iterator[BagBlock]:
-            nonlocal highest
-            for number, block in enumerate(parquet_rows.foreign_blocks(path / key, spec)):
-                _as_stored(block, spec, f"{path / key}, row group {number}")
-                digests.append(digests_of(block))
-                highest = max(highest, top_label(block))
-                sizes.append({n: np.diff(o) for n, o in parquet_rows.block_offsets(block).items()})
-                if block.bag_ids is not None:
-                    ids.append(id_hashes(block.bag_ids))
-                yield block
-
-        part = parquet_rows.index_part(path / key, groups(), {})
-        if digests:
-            offsets = {n: from_sizes(np.concatenate([s[n] for s in sizes])) for n in sizes[0]}
-            part = replace(part, offsets=offsets)
-            assembly.add(key, part, np.concatenate(digests), highest, 0)
+        _add_file(path / key, spec, assembly, ids)
     refuse_twice(ids, str(path))
     if not assembly.tally.n_bags:
         raise StoreError(f"{path} holds no bags")
@@ -229,3 +211,29 @@ def _seal_parquet(path: Path, scratch: Path) -> Manifest:
     common = scratch / parquet_rows.COMMON
     common.replace(path / parquet_rows.COMMON)
     return assembled.manifest(spec, "parquet", count)
+
+
+def _add_file(
+    file: Path, spec: StoreSpec, assembly: ParquetAssembly, ids: list[NDArray[np.uint64]]
+) -> None:
+    """Check and index one part file, a row group at a time."""
+    digests: list[NDArray[np.uint64]] = []
+    sizes: list[dict[str, NDArray[np.int64]]] = []
+    highest = [-1]
+
+    def groups() -> Iterator[BagBlock]:
+        for number, block in enumerate(parquet_rows.foreign_blocks(file, spec)):
+            _as_stored(block, spec, f"{file}, row group {number}")
+            digests.append(digests_of(block))
+            highest.append(top_label(block))
+            offsets = parquet_rows.block_offsets(block)
+            sizes.append({name: np.diff(of) for name, of in offsets.items()})
+            if block.bag_ids is not None:
+                ids.append(id_hashes(block.bag_ids))
+            yield block
+
+    part = parquet_rows.index_part(file, groups(), {})
+    if digests:
+        whole = {name: from_sizes(np.concatenate([of[name] for of in sizes])) for name in sizes[0]}
+        part = replace(part, offsets=whole)
+        assembly.add(file.name, part, np.concatenate(digests), max(highest), 0)

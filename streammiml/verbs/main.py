@@ -1,0 +1,68 @@
+"""Finds the verb, runs it, and turns what a user can put right into one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points, version
+
+from cyclopts import App, CycloptsError
+
+from streammiml.errors import StreammimlError, unknown
+
+# Named by string, so that asking for help loads none of them.
+VERBS = {
+    "info": ("streammiml.verbs.info:info", "What is in a store."),
+    "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
+    "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
+}
+# Verbs that live in streammiml_tools, found by entry point: what they say in the list.
+TOOL_HELP = {"demo": "Real digits to bags, to a store, and what is in it."}
+
+
+def build() -> App:
+    """The command line; verbs load when they are called."""
+    app = App(
+        name="streammiml",
+        help="Multi-instance multi-label learning on corpora far larger than memory.",
+        version=lambda: version("streammiml"),
+        help_flags=["--help", "-h"],
+        result_action="return_value",
+    )
+    for name, (target, line) in VERBS.items():
+        app.command(target, name=name, help=line)
+    for point in entry_points(group="streammiml.verbs"):
+        app.command(point.value, name=point.name, help=TOOL_HELP.get(point.name, ""))
+    return app
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; its exit code is returned, and errors of the user are printed."""
+    try:
+        app = build()
+        if words and not words[0].startswith("-") and words[0] not in app:
+            raise unknown("verb", words[0], [name for name in app if not name.startswith("-")])
+        code = app(words, exit_on_error=False, print_error=False)
+    except StreammimlError as error:
+        return _complain(str(error))
+    except CycloptsError as error:
+        cause = error.__cause__
+        return _complain(str(cause if isinstance(cause, StreammimlError) else error))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of a pipe left early (`| head`): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str) -> int:
+    print(f"streammiml: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """What the installed command runs."""
+    sys.exit(run(sys.argv[1:]))
