@@ -308,18 +308,20 @@ def update_shared_dense(
             if averages.shared_seen[j] < now and (more[j] != 0 or less[j] != 0):
                 catch_up(averages.shared[j], shared[j], averages.shared_seen[j], now)
                 averages.shared_seen[j] = now
-    # A float32 sum settles most columns; near the bound and beyond, float64 decides.
+    # A float32 sum settles most features; near the bound and beyond, float64 decides. A feature
+    # that neither row has is left alone even there, or rounding would shrink it again and again.
     bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
     finite = True
     whole = n_features & ~3
-    for j in range(0, whole, 4):
-        update_tile(shared, j, plus, minus, more, less, room.squares, 4)
+    for first in range(0, whole, 4):
+        update_tile(shared, first, plus, minus, more, less, room.squares, 4)
         for i in range(4):
-            if not room.squares[i] < bound:
-                finite &= shrink(shared[j + i], max_norm)
+            j = first + i
+            if not room.squares[i] < bound and (more[j] != 0 or less[j] != 0):
+                finite &= shrink(shared[j], max_norm)
     for j in range(whole, n_features):
         update_tile(shared, j, plus, minus, more, less, room.squares, 1)
-        if not room.squares[0] < bound:
+        if not room.squares[0] < bound and (more[j] != 0 or less[j] != 0):
             finite &= shrink(shared[j], max_norm)
     return finite
 
