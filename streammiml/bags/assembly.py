@@ -103,6 +103,7 @@ class ZarrAssembly:
         self._root, self._logs, self._spec, self._upload = root, logs, spec, upload
         self._finishing = False
         self._last_files: list[tuple[str, list[Any]]] = []
+        self._sent: list[Path] = []
         self.next_part = 0
         self.tally = Tally()
         names = array_names(sparse=spec.sparse, row_labels=spec.row_labels, bag_ids=spec.bag_ids)
@@ -144,8 +145,8 @@ class ZarrAssembly:
             self._last_files.append((name, [key, size, crc]))
         if self._upload is not None:
             self._upload(key, path)
-            if not self._finishing:
-                path.unlink()
+            # Until the journal knows that it is closed, a kill goes back to the file as it was.
+            self._sent.append(path)
 
     def add(self, block: BagBlock, dropped: int) -> None:
         """Append the next part."""
@@ -173,6 +174,9 @@ class ZarrAssembly:
         }
         rests = {name: np.frombuffer(rest, np.uint8) for name, (_, rest) in states.items()}
         save_arrays(journal, rests, facts)
+        for path in self._sent:
+            path.unlink(missing_ok=True)
+        self._sent.clear()
 
     def restore(self, journal: Path) -> bool:
         """Go on from a journal; False if there is none, or if files do not bear it out."""

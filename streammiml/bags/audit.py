@@ -8,7 +8,8 @@ from crc32c import crc32c
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec, clean
-from streammiml.bags.place import Place, Unreadable
+from streammiml.bags.chunks import tried_twice
+from streammiml.bags.place import Place
 from streammiml.bags.store import Bags, BagStore, metadata_problem
 from streammiml.digest import U64, Fingerprint, bag_digests
 from streammiml.errors import StoreError
@@ -81,20 +82,22 @@ def spec_of(store: Bags) -> StoreSpec:
 
 def _file_problem(place: Place, key: str, size: int, crc: int) -> str:
     """What is wrong with a whole file, read in pieces."""
-    found = place.size(key)
-    if found is None:
-        return "is missing"
-    if found != size:
-        return f"has {found} bytes, expected {size}"
-    total, buffer = 0, memoryview(bytearray(min(size, PIECE)))
-    for at in range(0, size, PIECE):
-        piece = buffer[: min(PIECE, size - at)]
-        try:
+    buffer = memoryview(bytearray(min(size, PIECE)))
+
+    def attempt() -> str:
+        found = place.size(key)
+        if found is None:
+            return "is missing"
+        if found != size:
+            return f"has {found} bytes, expected {size}"
+        total = 0
+        for at in range(0, size, PIECE):
+            piece = buffer[: min(PIECE, size - at)]
             place.read_into(key, at, piece)
-        except Unreadable as error:
-            return str(error)
-        total = crc32c(piece, total)
-    return "" if total == crc else "is damaged: it fails its checksum"
+            total = crc32c(piece, total)
+        return "" if total == crc else "is damaged: it fails its checksum"
+
+    return tried_twice(place, attempt)
 
 
 def _table_problems(store: BagStore) -> Iterator[str]:

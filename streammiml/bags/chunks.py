@@ -34,25 +34,36 @@ def damaged(place: Place, key: str, what: str) -> StoreError:
     return StoreError(f"{place.name}/{key} {what}; restore the file or convert the source again")
 
 
-def fetch(
-    place: Place, key: str, offset: int, buffer: memoryview, check: Callable[[], str]
-) -> None:
-    """Fill the buffer and check it, trying once more before giving up.
+def tried_twice(place: Place, attempt: Callable[[], str]) -> str:
+    """What an attempt finds wrong, or nothing, after it has had a second chance.
 
-    ``check`` returns what is wrong, or nothing. A second try mends a passing fault of a network
-    file system or object store; it never mends a damaged file.
+    A second try mends a passing fault of a network file system or object store; it never mends a
+    damaged file.
     """
-    for last in (False, True):
+    problem = ""
+    for _ in range(2):
         try:
-            place.read_into(key, offset, buffer)
-            problem = check()
+            problem = attempt()
         except Unreadable as error:
             problem = str(error)
         if not problem:
-            return
-        if last:
-            raise damaged(place, key, problem)
+            break
         place.forget()
+    return problem
+
+
+def fetch(
+    place: Place, key: str, offset: int, buffer: memoryview, check: Callable[[], str]
+) -> None:
+    """Fill the buffer and check it; ``check`` returns what is wrong, or nothing."""
+
+    def attempt() -> str:
+        place.read_into(key, offset, buffer)
+        return check()
+
+    problem = tried_twice(place, attempt)
+    if problem:
+        raise damaged(place, key, problem)
 
 
 def fetch_checked(place: Place, key: str, entry: list[int]) -> bytearray:

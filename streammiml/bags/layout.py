@@ -20,6 +20,8 @@ FORMAT_VERSION = 1
 BACKENDS = ("zarr", "parquet")
 FOLDER = "_streammiml"
 MANIFEST = f"{FOLDER}/manifest.json"
+# Under a URL: who is writing the store; there until it is complete.
+OWNER = f"{FOLDER}/owner.json"
 ROW_DTYPES = ("float32", "float16", "uint8", "int8", "int16")
 CODECS = ("none", "lz4", "zstd")
 MAX_FEATURES = 2**32

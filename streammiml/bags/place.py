@@ -109,7 +109,9 @@ def open_place(where: str | os.PathLike[str]) -> Place:
     if text.startswith(SCHEMES):
         try:  # Loaded late: an extra that only URLs need.
             remote = import_module("streammiml.bags.remote")
-        except ModuleNotFoundError:
+        except ImportError as error:
+            if not (error.name or "").startswith("obstore"):
+                raise
             raise StreammimlError(f"{text} needs obstore: pip install 'streammiml[s3]'") from None
         return cast("Place", remote.RemotePlace(text))
     if "://" in text:

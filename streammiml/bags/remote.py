@@ -113,9 +113,7 @@ class RemotePlace:
     def put(self, key: str, source: Path) -> None:
         """Write a file as an object, whole or not at all."""
         try:
-            obstore.put(
-                self._writing, key, source, chunk_size=PIECE, max_concurrency=SENT_AT_ONCE
-            )
+            obstore.put(self._writing, key, source, chunk_size=PIECE, max_concurrency=SENT_AT_ONCE)
         except Exception as error:
             raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
 
@@ -123,12 +121,15 @@ class RemotePlace:
         """Write an object unless there is one; returns what is there then, ours or the other."""
         try:
             obstore.put(self._writing, key, content, mode="create", use_multipart=False)
+            return content
         except AlreadyExistsError:
             # Perhaps our own: the answer to a first try may have been lost.
-            return self.read_all(key)
+            try:
+                return self.read_all(key)
+            except Unreadable as error:
+                raise StoreError(f"{self.name}/{key} {error}; run again") from error
         except Exception as error:
             raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
-        return content
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is not there is no error."""
@@ -170,23 +171,23 @@ def deadline() -> float:
 
 def object_store(url: str, seconds: float) -> Any:
     """The client for a URL; whatever happens, it answers or fails within ``seconds``, about."""
+
+    def share(of: float) -> timedelta:
+        return timedelta(seconds=of * seconds)
+
     # The last try begins at 0.6 of the time or before, after a pause of at most 0.1.
-    times = {"timeout": 0.3, "connect_timeout": 0.15}
-    pauses = {"init_backoff": 0.01, "max_backoff": 0.1}
     try:
         return from_url(
             url,
             client_options={
-                **{name: timedelta(seconds=share * seconds) for name, share in times.items()},
+                "timeout": share(0.3),
+                "connect_timeout": share(0.15),
                 "allow_http": _plain_http(url),
             },
             retry_config={
                 "max_retries": 1000,
-                "retry_timeout": timedelta(seconds=0.6 * seconds),
-                "backoff": {
-                    **{name: timedelta(seconds=part * seconds) for name, part in pauses.items()},
-                    "base": 2,
-                },
+                "retry_timeout": share(0.6),
+                "backoff": {"init_backoff": share(0.005), "max_backoff": share(0.1), "base": 2},
             },
         )
     except Exception as error:

@@ -18,8 +18,8 @@ from crc32c import crc32c
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.chunks import ChunkTable, VerifiedArray, damaged
-from streammiml.bags.layout import FOLDER, MANIFEST, Manifest
+from streammiml.bags.chunks import ChunkTable, VerifiedArray, damaged, tried_twice
+from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, Manifest
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.parts import split_names
 from streammiml.bags.place import LocalPlace, Place, Unreadable, open_place
@@ -32,6 +32,8 @@ SCAN_BAGS = 65536
 SCAN_GAP = 1024
 # Descriptions (zarr.json, footers) checked at open; a footer beyond is checked at its first use.
 CHECKED_AT_OPEN = 4096
+# Under a URL a look at one takes two requests.
+CHECKED_AFAR = 16
 
 
 class Bags(ABC):
@@ -274,17 +276,18 @@ def backend_module(manifest: Manifest) -> Any:
 def metadata_problem(place: Place, key: str, entry: list[int]) -> str:
     """What is wrong with a file that describes others, or with a Parquet footer."""
     offset, size, crc = entry
-    whole = place.size(key)
-    if whole is None:
-        return "is missing"
-    if whole != offset + size:
-        return f"has {whole} bytes, expected {offset + size}"
     raw = bytearray(size)
-    try:
+
+    def attempt() -> str:
+        whole = place.size(key)
+        if whole is None:
+            return "is missing"
+        if whole != offset + size:
+            return f"has {whole} bytes, expected {offset + size}"
         place.read_into(key, offset, memoryview(raw))
-    except Unreadable as error:
-        return str(error)
-    return "" if crc32c(raw) == crc else "is damaged or was edited: it fails its checksum"
+        return "" if crc32c(raw) == crc else "is damaged or was edited: it fails its checksum"
+
+    return tried_twice(place, attempt)
 
 
 class JoinedStore(Bags):
@@ -439,16 +442,29 @@ def open_store(where: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
 def open_one(where: str | os.PathLike[str]) -> BagStore:
     """Open one store through its manifest, and check what describes it."""
     place = open_place(where)
-    try:
-        raw = place.read_all(MANIFEST)
-    except Unreadable as error:
-        raise _no_store(place, str(error)) from None
-    manifest = Manifest.from_bytes(raw, place.name)
-    for key, entry in islice(manifest.metadata.items(), CHECKED_AT_OPEN):
+    manifest = _manifest(place)
+    checked = CHECKED_AT_OPEN if isinstance(place, LocalPlace) else CHECKED_AFAR
+    for key, entry in islice(manifest.metadata.items(), checked):
         problem = metadata_problem(place, key, entry)
         if problem:
             raise damaged(place, key, problem)
     return BagStore(place, manifest)
+
+
+def _manifest(place: Place) -> Manifest:
+    """The manifest of a store; what is wrong with it at first may be mended by reading again."""
+    try:
+        raw = place.read_all(MANIFEST)
+    except Unreadable:
+        raw = b""
+    try:
+        return Manifest.from_bytes(raw, place.name)
+    except StoreError:
+        place.forget()
+    try:
+        return Manifest.from_bytes(place.read_all(MANIFEST), place.name)
+    except Unreadable as error:
+        raise _no_store(place, str(error)) from None
 
 
 def _no_store(place: Place, why: str) -> StoreError:
@@ -464,6 +480,8 @@ def _no_store(place: Place, why: str) -> StoreError:
             return StoreError(f"{name} does not exist")
         if (path / "zarr.json").exists() or any(path.glob("*.parquet")):
             return StoreError(f"{name} has no {FOLDER}; run streammiml seal {name} to complete it")
+    elif place.size(OWNER) is not None:
+        return StoreError(f"{name} is unfinished; run streammiml convert again to finish it")
     return StoreError(f"{name} is no store: it has no {MANIFEST}")
 
 

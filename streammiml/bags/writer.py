@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ from streammiml.bags.assembly import Assembled, ParquetAssembly, ZarrAssembly, t
 from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, backend_of, clean
-from streammiml.bags.layout import MANIFEST, RECORD, Manifest
+from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, RECORD, Manifest
 from streammiml.bags.parts import Lock, block_arrays, block_from, load_arrays, save_arrays
 from streammiml.bags.place import (
     SCHEMES,
@@ -40,6 +43,9 @@ from streammiml.bags.place import (
 )
 from streammiml.bags.store import BagStore, open_one, staging_of
 from streammiml.errors import StoreError
+
+if TYPE_CHECKING:
+    from streammiml.bags.remote import RemotePlace
 
 
 class BagWriter:
@@ -92,7 +98,10 @@ class BagWriter:
                     f"{name} was begun with other settings or another source; remove {folder} "
                     "to start anew"
                 )
-            return cls(name, spec, folder, lock)
+            writer = cls(name, spec, folder, lock)
+            if writer._remote:
+                writer._claim()
+            return writer
         except BaseException:
             lock.release()
             raise
@@ -225,6 +234,8 @@ class BagWriter:
             assembled = self._assembled(n_parts, spec)
             n_labels = _label_count(spec, assembled, self.destination)
             manifest = assembled.manifest(spec, self.backend, n_labels)
+            if self._remote:
+                self._send_rest(manifest)
             self._refuse_twice(n_parts, manifest)
             self._commit(manifest)
         self.close()
@@ -249,8 +260,9 @@ class BagWriter:
                 raise StoreError(
                     f"{self.destination} has {self._assembly.next_part} parts, told of {n_parts}"
                 )
-            count = _counted(spec, self._assembly.tally.top_label)
-            return self._assembly.finish(said_of(spec, count))
+            # Finishing again, after an error, goes back to the journal.
+            whole, self._assembly = self._assembly, None
+            return whole.finish(said_of(spec, _counted(spec, whole.tally.top_label)))
         assembly = ParquetAssembly(self._root, spec)
         for number in range(n_parts):
             loaded = load_arrays(self._part(number))
@@ -284,21 +296,45 @@ class BagWriter:
         assert loaded is not None, "parts were counted before"
         return loaded[0]["ids"]
 
-    @property
-    def _place(self) -> Any:
-        return cast("Any", open_place(self.destination))
+    @cached_property
+    def _place(self) -> RemotePlace:
+        return cast("RemotePlace", open_place(self.destination))
 
     def _put(self, key: str, path: Path) -> None:
         self._place.put(key, path)
 
+    def _claim(self) -> None:
+        """Make the place under a URL ours: a second writer, or anything that lies there, is seen.
+
+        The staging folder, which is locked, is what goes on with a store; so it is the owner.
+        """
+        host = socket.gethostname()
+        token = hashlib.sha256(f"{host}\0{self._staging.absolute()}".encode()).hexdigest()
+        place = self._place
+        others = place.sizes().keys() - {OWNER}
+        if others and place.size(OWNER) is None:
+            raise StoreError(
+                f"{self.destination} holds {len(others)} other objects, the first is "
+                f"{min(others)!r}; remove them or choose another name"
+            )
+        said = json.dumps({"owner": f"process {os.getpid()} on {host}", "token": token})
+        there = place.create(OWNER, said.encode())
+        if token not in there.decode(errors="replace"):
+            found = re.search(rb'"owner": "([^"]*)"', there)
+            owner = found[1].decode(errors="replace") if found else "another process"
+            raise StoreError(
+                f"{self.destination} is being written by {owner}; wait for it, or remove "
+                f"{self.destination}/{OWNER} if it is gone for good"
+            )
+
     def _commit(self, manifest: Manifest) -> None:
         """Make the store visible: the manifest comes last, then the rename."""
-        path = self._root / MANIFEST
-        path.write_bytes(manifest.to_bytes())
-        sync_file(path)
         if self._remote:
-            self._upload_rest(manifest)
+            self._publish(manifest)
         else:
+            path = self._root / MANIFEST
+            path.write_bytes(manifest.to_bytes())
+            sync_file(path)
             for folder in {file.parent for file in self._root.rglob("*")}:
                 sync_folder(folder)
             target = Path(self.destination)
@@ -307,13 +343,34 @@ class BagWriter:
             sync_folder(target.parent)
         shutil.rmtree(self._staging, ignore_errors=True)
 
-    def _upload_rest(self, manifest: Manifest) -> None:
+    def _unsent(self, manifest: Manifest) -> dict[str, int]:
+        """Files that go under a URL only at the end, with their bytes."""
+        sent = {key for key, _, _ in manifest.files if not key.startswith(FOLDER)}
+        keys = set(LocalPlace(self._root).files()) - sent
+        return {key: (self._root / key).stat().st_size for key in sorted(keys)}
+
+    def _send_rest(self, manifest: Manifest) -> None:
+        for key in self._unsent(manifest):
+            self._place.put(key, self._root / key)
+
+    def _publish(self, manifest: Manifest) -> None:
+        """Write the manifest, once every object is seen to be there, whole and alone."""
         place = self._place
-        there = {key for key, _, _ in manifest.files}
-        rest = [file for file in LocalPlace(self._root).files() if file not in there]
-        rest += [key for key in there if (self._root / key).exists() and self.backend == "parquet"]
-        for key in sorted(rest, key=lambda key: key == MANIFEST):
-            place.put(key, self._root / key)
+        found = place.sizes()
+        wanted = {key: size for key, size, _ in manifest.files} | self._unsent(manifest)
+        for key, size in wanted.items():
+            if found.get(key) != size:
+                raise StoreError(
+                    f"{self.destination}/{key} was written, but has {found.get(key, 0)} bytes "
+                    f"instead of {size}; remove {self._staging} to start anew"
+                )
+        # Left by an attempt with other settings: all that lies here is ours.
+        place.delete(found.keys() - wanted.keys() - {OWNER})
+        content = manifest.to_bytes()
+        if place.create(MANIFEST, content) != content:
+            raise _exists(self.destination)
+        with suppress(StoreError):  # The store is complete; the mark does no harm.
+            place.delete([OWNER])
 
 
 def _part_index(
@@ -383,13 +440,17 @@ def _refuse_existing(name: str) -> None:
     place: Place = open_place(name)
     if isinstance(place, LocalPlace):
         if place.path.exists():
-            raise StoreError(f"{name} exists already; remove it or choose another name")
+            raise _exists(name)
         if not place.path.absolute().parent.is_dir():
             raise StoreError(f"{name} cannot be written: there is no folder {place.path.parent}")
     elif name.startswith(("http://", "https://")):
         raise StoreError(f"{name} cannot be written: http is for reading only")
     elif place.size(MANIFEST) is not None:
-        raise StoreError(f"{name} exists already; remove it or choose another name")
+        raise _exists(name)
+
+
+def _exists(name: str) -> StoreError:
+    return StoreError(f"{name} exists already; remove it or choose another name")
 
 
 @contextmanager
