@@ -27,6 +27,8 @@ class ArrayWriter:
 
     ``key`` names the files; ``ending`` gives the bytes that close one (the shard's index), from
     the (offset, bytes) of its chunks. Without it the last chunk is left short instead of padded.
+    Where bytes are values, every ``piece`` elements have a record and a checksum of their own: a
+    read fetches those that it needs, not whole chunks.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class ArrayWriter:
         width: int,
         chunk: int,
         shard_chunks: int,
+        piece: int = 0,
         key: Callable[[int], str],
         close: Close,
         codec: str = "none",
@@ -46,6 +49,7 @@ class ArrayWriter:
     ) -> None:
         self.name, self.dtype, self.width = name, np.dtype(dtype), width
         self.chunk, self.shard_chunks, self.codec = chunk, shard_chunks, codec
+        self._piece = piece or chunk
         self.length = 0
         self._root, self._key, self._close_file = root, key, close
         self._encode, self._ending = encode, ending
@@ -142,16 +146,25 @@ class ArrayWriter:
             self._put(raw, sizes)
 
     def _put(self, raw: memoryview, sizes: list[int]) -> None:
+        """Write chunks of these sizes, and a record for each, or for each of its pieces."""
         if self._file is None:
             self._path().parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path().open("wb", buffering=0)
         begin = 0
         for size in sizes:
-            crc = crc32c(raw[begin : begin + size])
-            first = self._n_chunks * self.chunk
-            count = min(self.chunk, self.length - first)
-            self._records.append((first, self._offset + begin, count, size, crc, self._n_files))
             self._slots.append((self._offset + begin, size))
+            first = self._n_chunks * self.chunk
+            step = self._piece if self._encode is None else self.chunk
+            piece = step * self.width * self.dtype.itemsize if self._encode is None else size
+            for at in range(begin, begin + size, piece):
+                part = raw[at : min(at + piece, begin + size)]
+                count = min(step, self.length - first)
+                if count > 0:
+                    place = self._offset + at
+                    self._records.append(
+                        (first, place, count, len(part), crc32c(part), self._n_files)
+                    )
+                first += step
             self._n_chunks += 1
             begin += size
         self._emit(raw)

@@ -23,6 +23,7 @@ from streammiml.bags.layout import (
     ARRAY_DTYPES,
     FOLDER,
     INDEX_CHUNK,
+    PIECE_BYTES,
     RECORD,
     ArrayEntry,
     Manifest,
@@ -119,10 +120,11 @@ class ZarrAssembly:
         dtype = ARRAY_DTYPES.get(name, spec.dtype)
         width = spec.n_features if name == "rows" else 1
         codec = spec.resolved_codec if name in ("rows", "values", "columns") else "none"
-        chunk, per_file = INDEX_CHUNK, 1024
+        chunk, per_file, piece = INDEX_CHUNK, 1024, 0
         if name in ("rows", "values", "columns"):
             element = np.dtype(dtype).itemsize * width
-            chunk = max(1, spec.chunk_bytes // element)
+            piece = max(1, min(PIECE_BYTES, spec.chunk_bytes) // element)
+            chunk = piece * max(1, spec.chunk_bytes // (piece * element))
             per_file = max(1, zarr_writing.SHARD_BYTES // (chunk * element))
         return ArrayWriter(
             self._root,
@@ -131,6 +133,7 @@ class ZarrAssembly:
             width=width,
             chunk=chunk,
             shard_chunks=per_file,
+            piece=piece,
             key=partial(zarr_writing.shard_key, name),
             close=partial(self._closed, name),
             codec=codec,
@@ -280,7 +283,7 @@ class ParquetAssembly:
             moved["first"] += self._lengths[name]
             moved["file"] = file
             self._records[name].append(moved)
-            self._lengths[name] += int(records["count"].sum(dtype=np.int64))
+            self._lengths[name] += int(records["elements"].sum(dtype=np.int64))
         for name, plain in part.plain.items():
             self._plain[name] &= plain
 

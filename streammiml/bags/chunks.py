@@ -10,8 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
@@ -21,11 +20,22 @@ from streammiml.bags.layout import PAGE_RECORDS, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import Place, Unreadable
 from streammiml.errors import StoreError
 
-Records = NDArray[np.void]
-Decode = Callable[[memoryview, np.void], NDArray[Any]]
+
+class Record(NamedTuple):
+    """Where one chunk lies; the fields are those of ``RECORD``."""
+
+    first: int
+    offset: int
+    elements: int
+    nbytes: int
+    crc: int
+    file: int
+
+
+Decode = Callable[[memoryview, Record], NDArray[Any]]
 """Checked bytes of a chunk, and its record, to its values (flat, exactly its count of elements)."""
 
-TABLE_PAGES = 512
+TABLE_PAGES = 128
 CACHED_CHUNKS = 256
 
 
@@ -89,7 +99,8 @@ class ChunkTable:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def _read_page(self, number: int) -> Records:
+    def _read_page(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+        """The first elements of a page's chunks, end to end for searching, and its records."""
         crc, _, n_records = self._pages[number]
         raw = bytearray(n_records * RECORD.itemsize)
 
@@ -99,17 +110,19 @@ class ChunkTable:
         fetch(
             self._place, self._key, number * PAGE_RECORDS * RECORD.itemsize, memoryview(raw), check
         )
-        return np.frombuffer(raw, RECORD)
+        records = np.frombuffer(raw, RECORD)
+        return np.ascontiguousarray(records["first"]), records
 
-    def covering(self, start: int, stop: int) -> Records:
+    def covering(self, start: int, stop: int) -> list[Record]:
         """Records of the chunks that hold elements ``start`` to ``stop``; at least one element."""
-        first, last = (bisect_right(self._firsts, at) - 1 for at in (start, stop - 1))
-        records = self.page(first)
-        if last > first:
-            records = np.concatenate([self.page(number) for number in range(first, last + 1)])
-        firsts = records["first"]
-        begin = int(firsts.searchsorted(start, "right")) - 1
-        return records[begin : int(firsts.searchsorted(stop, "left"))]
+        first = bisect_right(self._firsts, start) - 1
+        last = bisect_right(self._firsts, stop - 1, first) - 1
+        found: list[Record] = []
+        for number in range(first, last + 1):
+            firsts, records = self.page(number)
+            begin = int(firsts.searchsorted(start, "right")) - 1 if number == first else 0
+            found += map(Record._make, records[begin : int(firsts.searchsorted(stop))].tolist())
+        return found
 
 
 class VerifiedArray:
@@ -122,8 +135,6 @@ class VerifiedArray:
         self.dtype = np.dtype(entry.dtype)
         self.table = ChunkTable(place, name, entry)
         self._place, self._files, self._decode = place, files, decode
-        self._element = self.dtype.itemsize * entry.width
-        self._chunk = lru_cache(CACHED_CHUNKS)(self._read_chunk)
 
     def __len__(self) -> int:
         return self.entry.length
@@ -133,7 +144,7 @@ class VerifiedArray:
         if start >= stop:
             return self._shaped(np.empty(0, self.dtype))
         records = self.table.covering(start, stop)
-        first = int(records["first"][0])
+        first = records[0].first
         if self.entry.coding == "raw":
             flat = self._read_raw(records).view(self.dtype)
         else:
@@ -141,70 +152,90 @@ class VerifiedArray:
         width = self.entry.width
         return self._shaped(flat[(start - first) * width : (stop - first) * width])
 
-    def read_cached(self, start: int, stop: int) -> NDArray[Any]:
-        """As :meth:`read`, keeping the last chunks: for the small arrays that every read needs."""
-        if start >= stop:
-            return np.empty(0, self.dtype)
-        parts = []
-        for first, count in self.table.covering(start, stop)[["first", "count"]].tolist():
-            chunk = self._chunk(first, count)
-            parts.append(chunk[max(start - first, 0) : stop - first])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat
 
-    def _read_chunk(self, first: int, count: int) -> NDArray[Any]:
-        return self.read(first, first + count)
-
-    def _read_raw(self, records: Records) -> NDArray[np.uint8]:
+    def _read_raw(self, records: list[Record]) -> NDArray[np.uint8]:
         """Bytes of chunks whose bytes are their values."""
-        out = np.empty(int(records["nbytes"].sum(dtype=np.int64)), np.uint8)
+        out = np.empty(sum(record.nbytes for record in records), np.uint8)
         whole, at = out.data, 0
         for run in _end_to_end(records):
-            size = int(run["nbytes"].sum(dtype=np.int64))
+            size = run[-1].offset + run[-1].nbytes - run[0].offset
             self._fetch_run(run, whole[at : at + size])
             at += size
         return out
 
-    def _read_coded(self, records: Records) -> NDArray[Any]:
+    def _read_coded(self, records: list[Record]) -> NDArray[Any]:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         parts = []
         for run in _end_to_end(records):
-            raw = np.empty(int(run["nbytes"].sum(dtype=np.int64)), np.uint8).data
+            begin = run[0].offset
+            raw = np.empty(run[-1].offset + run[-1].nbytes - begin, np.uint8).data
             self._fetch_run(run, raw)
-            at = 0
             for record in run:
-                size = int(record["nbytes"])
-                parts.append(self._decode(raw[at : at + size], record))
-                at += size
+                at = record.offset - begin
+                parts.append(self._decode(raw[at : at + record.nbytes], record))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _fetch_run(self, run: Records, buffer: memoryview) -> None:
+    def _fetch_run(self, run: list[Record], buffer: memoryview) -> None:
         """Fetch chunks that lie end to end in one file by one read, and check each of them."""
-        sizes, crcs = run["nbytes"].tolist(), run["crc"].tolist()
+        begin = run[0].offset
 
         def check() -> str:
-            at = 0
-            for i, (size, crc) in enumerate(zip(sizes, crcs, strict=True)):
-                if crc32c(buffer[at : at + size]) != crc:
-                    first = run["first"][i]
-                    return f"is damaged: {self.name} from element {first} on fails its checksum"
-                at += size
+            for record in run:
+                at = record.offset - begin
+                if crc32c(buffer[at : at + record.nbytes]) != record.crc:
+                    return (
+                        f"is damaged: {self.name} from element {record.first} on fails its checksum"
+                    )
             return ""
 
-        key = self._files[int(run["file"][0])][0]
-        fetch(self._place, key, int(run["offset"][0]), buffer, check)
+        fetch(self._place, self._files[run[0].file][0], begin, buffer, check)
 
 
-def _end_to_end(records: Records) -> Iterator[Records]:
+class CachedArray(VerifiedArray):
+    """A small array that every read needs: the last chunks are kept, and looked at once.
+
+    ``inspect`` is called with the values of each chunk when it comes from the disk.
+    """
+
+    def __init__(self, *args: Any, inspect: Callable[[NDArray[Any]], None]) -> None:
+        super().__init__(*args)
+        self._inspect = inspect
+        self._chunk = lru_cache(CACHED_CHUNKS)(self._read_chunk)
+        self._recent: tuple[int, int, NDArray[Any]] = (0, 0, np.empty(0, self.dtype))
+
+    def _read_chunk(self, first: int, count: int) -> NDArray[Any]:
+        chunk = super().read(first, first + count)
+        self._inspect(chunk)
+        return chunk
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Elements ``start`` to ``stop``."""
+        first, end, chunk = self._recent
+        if first <= start and stop <= end:
+            return chunk[start - first : stop - first]
+        if start >= stop:
+            return np.empty(0, self.dtype)
+        parts = []
+        for record in self.table.covering(start, stop):
+            first, end = record.first, record.first + record.elements
+            chunk = self._chunk(first, record.elements)
+            parts.append(chunk[max(start - first, 0) : stop - first])
+        self._recent = (first, end, chunk)
+        if len(parts) == 1:
+            return parts[0]
+        whole = np.concatenate(parts)
+        self._inspect(whole)
+        return whole
+
+
+def _end_to_end(records: list[Record]) -> Iterator[list[Record]]:
     """Split records where the next chunk is in another file, or not right behind the last."""
-    if len(records) > 1:
-        ends = records["offset"] + records["nbytes"]
-        apart = (records["file"][1:] != records["file"][:-1]) | (records["offset"][1:] != ends[:-1])
-        cuts = np.flatnonzero(apart)
-        if len(cuts):
-            for begin, end in pairwise([0, *(cuts + 1).tolist(), len(records)]):
-                yield records[begin:end]
-            return
-    yield records
+    begin = 0
+    for i in range(1, len(records)):
+        last, here = records[i - 1], records[i]
+        if here.file != last.file or here.offset != last.offset + last.nbytes:
+            yield records[begin:i]
+            begin = i
+    yield records[begin:]

@@ -29,6 +29,8 @@ MAX_FEATURES = 2**32
 # Elements of the small arrays that one read fetches; rows and values follow a size in bytes.
 INDEX_CHUNK = 8192
 CHUNK_BYTES = 256 << 10
+# Uncompressed chunks are checked in smaller pieces, so that a read need not fetch whole chunks.
+PIECE_BYTES = 64 << 10
 
 ARRAY_DTYPES = {
     "bag_offsets": "int64",
@@ -47,7 +49,7 @@ RECORD = np.dtype(
     [
         ("first", "<i8"),
         ("offset", "<i8"),
-        ("count", "<u4"),
+        ("elements", "<u4"),
         ("nbytes", "<u4"),
         ("crc", "<u4"),
         ("file", "<u4"),

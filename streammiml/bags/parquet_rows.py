@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
-from streammiml.bags.chunks import Decode, fetch_checked
+from streammiml.bags.chunks import Decode, Record, fetch_checked
 from streammiml.bags.layout import RECORD, ROW_DTYPES, Manifest
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml.bags.place import LocalPlace, Place, file_crc
@@ -229,8 +229,8 @@ def _column_chunks(meta: pq.FileMetaData, group: int) -> Iterator[tuple[str, int
 def tail_decoder(dtype: np.dtype[Any], width: int) -> Any:
     """Values that end the bytes of their chunk."""
 
-    def decode(raw: memoryview, record: np.void) -> NDArray[Any]:
-        size = int(record["count"]) * width * dtype.itemsize
+    def decode(raw: memoryview, record: Record) -> NDArray[Any]:
+        size = record.elements * width * dtype.itemsize
         values = np.frombuffer(raw[len(raw) - size :], dtype)
         return values if values.flags.aligned else values.copy()
 
@@ -289,8 +289,8 @@ class ArrowDecoder:
     def of(self, array: str, dtype: np.dtype[Any]) -> Callable[..., NDArray[Any]]:
         """The function that decodes the chunks of one array."""
 
-        def decode(raw: memoryview, record: np.void) -> NDArray[Any]:
-            file, offset = int(record["file"]), int(record["offset"])
+        def decode(raw: memoryview, record: Record) -> NDArray[Any]:
+            file, offset = record.file, record.offset
             meta, starts = self._meta(file)
             window = _Window(raw, offset, self._files[file][1])
             source = pq.ParquetFile(pa.PythonFile(window, mode="r"), metadata=meta)

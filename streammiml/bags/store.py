@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from crc32c import crc32c
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.chunks import ChunkTable, VerifiedArray, damaged, tried_twice
+from streammiml.bags.chunks import CachedArray, ChunkTable, VerifiedArray, damaged, tried_twice
 from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, Manifest
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.parts import split_names
@@ -166,9 +166,19 @@ class BagStore(Bags):
         self.has_bag_ids = "bag_id_bytes" in manifest.arrays
         decoders = backend_module(manifest).decoders(place, manifest)
         self._arrays = {
-            name: VerifiedArray(place, name, entry, manifest.files, decoders[name])
+            name: self._array(name, place, name, entry, manifest.files, decoders[name])
             for name, entry in manifest.arrays.items()
         }
+
+    def _array(self, name: str, *args: Any) -> VerifiedArray:
+        """Rows are read once and let go; of everything else the last chunks are kept."""
+        if name in ("rows", "values", "columns"):
+            return VerifiedArray(*args)
+        if name.endswith("_offsets"):
+            return CachedArray(*args, inspect=partial(self._check_rising, name))
+        if name in ("label_indices", "row_labels"):
+            return CachedArray(*args, inspect=partial(self._check_labels, name))
+        return CachedArray(*args, inspect=lambda _: None)
 
     @property
     def n_rows(self) -> int:
@@ -202,8 +212,7 @@ class BagStore(Bags):
         label_offsets, labels = self.labels(start, stop)
         row_labels = None
         if self.has_row_labels:
-            row_labels = self._arrays["row_labels"].read_cached(first, last)
-            self._check_labels(row_labels, -1, "row label")
+            row_labels = self._arrays["row_labels"].read(first, last)
         return BagBlock(offsets - first, self._rows(first, last), label_offsets, labels, row_labels)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
@@ -215,8 +224,7 @@ class BagStore(Bags):
         """Label offsets (beginning with 0) and label indices, without reading rows."""
         self._check_range(start, stop)
         offsets = self._offsets("label_offsets", start, stop, self.n_label_entries)
-        labels = self._arrays["label_indices"].read_cached(int(offsets[0]), int(offsets[-1]))
-        self._check_labels(labels, 0, "label")
+        labels = self._arrays["label_indices"].read(int(offsets[0]), int(offsets[-1]))
         return offsets - offsets[0], labels
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
@@ -226,7 +234,7 @@ class BagStore(Bags):
             return [str(i) for i in range(start, stop)]
         raw = self._arrays["bag_id_bytes"]
         offsets = self._offsets("bag_id_offsets", start, stop, len(raw))
-        return split_names(offsets - offsets[0], raw.read_cached(int(offsets[0]), int(offsets[-1])))
+        return split_names(offsets - offsets[0], raw.read(int(offsets[0]), int(offsets[-1])))
 
     def _rows(self, first: int, last: int) -> NDArray[Any] | SparseRows:
         if not self.sparse:
@@ -243,16 +251,23 @@ class BagStore(Bags):
 
     def _offsets(self, name: str, start: int, stop: int, end: int) -> I64:
         """Offsets of a range; checked, since everything that is read follows them."""
-        offsets = self._arrays[name].read_cached(start, stop + 1)
+        offsets = self._arrays[name].read(start, stop + 1)
         lies = offsets[0] < 0 or offsets[-1] > end or (start == 0 and offsets[0] != 0)
-        lies |= stop == len(self._arrays[name]) - 1 and offsets[-1] != end
-        if lies or (len(offsets) > 1 and int(np.diff(offsets).min()) < 0):
-            raise damaged(self.place, name, f"lies: offsets {start} to {stop} do not rise to {end}")
+        if lies or (stop == len(self._arrays[name]) - 1 and offsets[-1] != end):
+            what = f"lies: offsets {start} to {stop} are {offsets[0]} to {offsets[-1]} of {end}"
+            raise damaged(self.place, name, what)
         return offsets
 
-    def _check_labels(self, labels: NDArray[Any], lowest: int, kind: str) -> None:
+    def _check_rising(self, name: str, offsets: I64) -> None:
+        if len(offsets) > 1 and not bool((offsets[1:] >= offsets[:-1]).all()):
+            at = int((offsets[1:] < offsets[:-1]).argmax())
+            raise damaged(self.place, name, f"lies: offsets fall from {offsets[at]} on")
+
+    def _check_labels(self, name: str, labels: NDArray[Any]) -> None:
+        lowest = -1 if name == "row_labels" else 0
         if len(labels) and not (lowest <= labels.min() and labels.max() < self.n_labels):
             wrong = labels.max() if labels.max() >= self.n_labels else labels.min()
+            kind = "row label" if name == "row_labels" else "label"
             raise StoreError(
                 f"{self.name}: {kind} {wrong} is outside {lowest} to {self.n_labels - 1}; "
                 "convert the source again"

@@ -9,7 +9,7 @@ import numpy as np
 from numcodecs import blosc, gzip, zstd
 from numpy.typing import NDArray
 
-from streammiml.bags.chunks import Decode, fetch_checked
+from streammiml.bags.chunks import Decode, Record, fetch_checked
 from streammiml.bags.layout import Manifest
 from streammiml.bags.place import Place
 
@@ -27,9 +27,9 @@ def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:  # noqa: AR
 def _decoder(coding: str, dtype: np.dtype[Any], width: int) -> Decode:
     unpack = UNPACK.get(coding)
 
-    def decode(raw: memoryview, record: np.void) -> NDArray[Any]:
+    def decode(raw: memoryview, record: Record) -> NDArray[Any]:
         values = np.frombuffer(raw if unpack is None else unpack(raw), dtype)
-        return values[: int(record["count"]) * width]
+        return values[: record.elements * width]
 
     return decode
 

@@ -172,6 +172,9 @@ def foreign_arrays(place: LocalPlace) -> tuple[dict[str, ForeignArray], dict[str
         raise StoreError(f"{place.name} is no Zarr 3 group: {reason}") from error
     if group.metadata.zarr_format != 3:
         raise StoreError(f"{place.name} is Zarr 2; write it as Zarr 3")
+    strangers = sorted(set(found) - {*ARRAY_DTYPES, "rows", "values"})
+    if strangers:
+        raise StoreError(f"{place.name} has an array {strangers[0]!r} that no store has")
     arrays = {name: ForeignArray(place, name, array) for name, array in found.items()}
     attributes = dict(group.attrs).get("streammiml", {})
     if not isinstance(attributes, dict):

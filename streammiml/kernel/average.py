@@ -1,4 +1,26 @@
-"""The mean of past iterates, which is what a model returns unless told otherwise."""
+"""The mean of past iterates, which is what a model returns unless told otherwise.
+
+Iterate i weighs i (i + 1) … (i + 6), about i⁷: nine tenths of the weight lie in the last quarter of
+the run, wherever it ends, and how much of a mean the first iterates still make up is a quotient of
+products. So a vector that did not change needs no attention, and a step costs what it touches.
+
+Measured, held-out ranking loss in thousandths, means of three seeds (planted: d = 40, L = 20;
+digits of scikit-learn in bags; γ0 = .02 except the last):
+
+    =====================  ======  =====  =======  =======  =====  =====  =====  ======
+    corpus, steps          last    all    last ½   last ¼   i³     i⁷     i¹⁵    doubled
+    =====================  ======  =====  =======  =======  =====  =====  =====  ======
+    planted, 12 000        16.7    41.8   25.3     17.2     20.2   16.5   14.7   31.0
+    planted, 24 000         4.9     9.4    4.7      3.3      4.0    3.3    3.0    5.8
+    digits, 4000           16.5    13.8   10.9     10.7     10.8   10.8   11.1   11.0
+    digits, 16 000          8.9     7.8    7.2      6.9      7.2    7.3    7.3    7.5
+    digits, 16 000, γ .1   35.2    12.6   10.5     10.8     10.8    9.7    9.9   11.7
+    =====================  ======  =====  =======  =======  =====  =====  =====  ======
+
+*Last ¼* must know the last step; *doubled* (a mean begun anew at every power of two, the previous
+one kept) needs a second array and was worse. Taking every 64th iterate instead of every one moved
+these figures by less than .1; every 256th cost up to 4 when steps were few and large.
+"""
 
 from __future__ import annotations
 

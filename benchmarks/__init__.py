@@ -1,0 +1,1 @@
+"""Figures against a physical limit or a peer, in one run; ``python -m benchmarks``."""

@@ -1,0 +1,45 @@
+"""``python -m benchmarks [NAME…] [--smoke]``: one JSON line a case, ratios from the same run.
+
+A module ``bench_NAME.py`` yields its cases from ``cases(smoke)``. ``--smoke`` runs each at its
+smallest size, so that none of them rots; its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from importlib import import_module
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.py"))
+
+
+def commit() -> str:
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
+    found = subprocess.run(words, cwd=HERE, capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--smoke", action="store_true", help="every case at its smallest size")
+    parser.add_argument("--out", type=Path, help="write the lines to this file too")
+    options = parser.parse_args()
+    wrong = set(options.names) - set(NAMES)
+    if wrong:
+        parser.error(f"no benchmark is called {sorted(wrong)[0]!r}; known: {', '.join(NAMES)}")
+    here = commit()
+    lines = []
+    for name in options.names or NAMES:
+        for case in import_module(f"benchmarks.bench_{name}").cases(options.smoke):
+            lines.append(json.dumps({"bench": name, **case, "commit": here}))
+            print(lines[-1], flush=True)
+    if options.out:
+        options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Reading random blocks from stores, with every byte verified, against plain ``pread``.
+
+The limit is measured in the same run: the same number of row bytes at the same places of one flat
+file, fetched by ``os.preadv`` into fresh memory, one thread, warm cache. Pairs are interleaved and
+the median of their ratios is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.store import open_one
+from streammiml.bags.writer import BagWriter
+
+N_FEATURES, ROWS_PER_BAG = 200, 9
+PAIRS = 7
+
+
+def planted(n_bags: int, *, sparse: bool, dtype: str, seed: int) -> BagBlock:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(ROWS_PER_BAG - 4, ROWS_PER_BAG + 5, n_bags)
+    offsets = from_sizes(sizes)
+    n_rows = int(offsets[-1])
+    rows: np.ndarray | SparseRows
+    if sparse:
+        per_row = 100
+        base = rng.integers(0, 50_000 - per_row * 400, (n_rows, 1))
+        columns = base + np.cumsum(rng.integers(1, 400, (n_rows, per_row)), axis=1)
+        values = rng.standard_normal(n_rows * per_row, dtype=np.float32)
+        flat = columns.astype(np.uint32).reshape(-1)
+        rows = SparseRows(np.arange(n_rows + 1) * per_row, flat, values, 50_000)
+    elif dtype == "uint8":
+        rows = (
+            rng.integers(0, 256, (n_rows, N_FEATURES)) * (rng.random((n_rows, 1)) < 0.5)
+        ).astype(np.uint8)
+    else:
+        rows = rng.standard_normal((n_rows, N_FEATURES), dtype=np.float32)
+    labels = rng.integers(0, 100, n_bags).astype(np.int32)
+    return BagBlock(offsets, rows, np.arange(n_bags + 1), labels)
+
+
+def build(path: Path, n_bags: int, *, codec: str, sparse: bool, dtype: str) -> None:
+    block = planted(4000, sparse=sparse, dtype=dtype, seed=0)
+    features = 50_000 if sparse else N_FEATURES
+    spec = StoreSpec(n_features=features, dtype=dtype, sparse=sparse, n_labels=100, codec=codec)
+    parts = max(1, n_bags // 4000)
+    with BagWriter.begin(path, spec) as writer:
+        for part in range(parts):
+            writer.write_part(part, block)
+        writer.finish(parts)
+
+
+def row_bytes(block: BagBlock) -> int:
+    rows = block.rows
+    if isinstance(rows, SparseRows):
+        return rows.values.nbytes + rows.columns.nbytes
+    return rows.nbytes
+
+
+def read_case(folder: Path, case: dict, n_bags: int, block_bags: int) -> dict:
+    path = folder / f"corpus.{case['format']}"
+    build(path, n_bags, codec=case["codec"], sparse=case["sparse"], dtype=case["dtype"])
+    store = open_one(path)
+    rng = np.random.default_rng(1)
+    starts = rng.integers(0, store.n_bags - block_bags, 200 if n_bags > 4000 else 8).tolist()
+    sizes = [row_bytes(store.read(start, start + block_bags)) for start in starts]
+    flat = folder / "flat.bin"
+    total = sum(size for _, size, _ in store.manifest.files)
+    with flat.open("wb") as file:
+        piece = os.urandom(1 << 20)
+        for _ in range(total // len(piece) + 1):
+            file.write(piece)
+    places = [
+        int(start / store.n_bags * (total - size))
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    fd = os.open(flat, os.O_RDONLY)
+
+    def plain() -> float:
+        begin = time.perf_counter()
+        for place, size in zip(places, sizes, strict=True):
+            os.preadv(fd, [np.empty(size, np.uint8)], place)
+        return time.perf_counter() - begin
+
+    def ours() -> float:
+        begin = time.perf_counter()
+        for start in starts:
+            store.read(start, start + block_bags)
+        return time.perf_counter() - begin
+
+    plain(), ours()
+    pairs = [(plain(), ours()) for _ in range(PAIRS)]
+    os.close(fd)
+    seconds = statistics.median(b for _, b in pairs)
+    return {
+        "what": "random blocks, warm, verified",
+        "case": {**case, "block_bags": block_bags, "block_bytes": sum(sizes) // len(sizes)},
+        "MB_per_s": round(sum(sizes) / seconds / 1e6),
+        "of_pread": round(statistics.median(a / b for a, b in pairs), 3),
+        "pairs": PAIRS,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+    }
+
+
+OPEN = """
+import sys, time, resource
+from streammiml.bags.store import open_one
+open_one(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin = time.perf_counter()
+store = open_one(sys.argv[1])
+opened = time.perf_counter() - begin
+store.read(store.n_bags // 2, store.n_bags // 2 + 4)
+first = time.perf_counter() - begin
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(opened, first, grown / 1024)
+"""
+
+
+def open_case(folder: Path, suffix: str, n_bags: int) -> dict:
+    """A store of many tiny bags, opened in a process of its own."""
+    path = folder / f"tiny.{suffix}"
+    rows = np.ones((min(n_bags, 500_000), 2), np.uint8)
+    block = BagBlock(
+        np.arange(len(rows) + 1), rows, np.arange(len(rows) + 1), np.zeros(len(rows), np.int32)
+    )
+    with BagWriter.begin(path, StoreSpec(n_features=2, dtype="uint8", n_labels=1)) as writer:
+        for part in range(n_bags // len(rows)):
+            writer.write_part(part, block)
+        writer.finish(n_bags // len(rows))
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, path], capture_output=True, text=True, check=True
+    )
+    opened, first, grown = map(float, done.stdout.split())
+    return {
+        "what": "open",
+        "case": {"format": suffix, "bags": n_bags},
+        "seconds": round(opened, 4),
+        "seconds_to_first_bags": round(first, 4),
+        "grown_mib": round(grown, 1),
+    }
+
+
+def cases(smoke: bool) -> Iterator[dict]:
+    dense = {"sparse": False, "dtype": "float32"}
+    kinds = [
+        {"format": "zarr", "codec": "none", **dense},
+        {"format": "zarr", "codec": "lz4", **dense},
+        {"format": "zarr", "codec": "lz4", "sparse": False, "dtype": "uint8"},
+        {"format": "zarr", "codec": "lz4", "sparse": True, "dtype": "float32"},
+        {"format": "zarr", "codec": "zstd", **dense},
+        {"format": "parquet", "codec": "none", **dense},
+        {"format": "parquet", "codec": "lz4", **dense},
+    ]
+    for kind in kinds:
+        for block_bags in (64,) if smoke else (64, 600):
+            with tempfile.TemporaryDirectory() as folder:
+                yield read_case(Path(folder), kind, 4000 if smoke else 40_000, block_bags)
+    for suffix in ("zarr", "parquet"):
+        for n_bags in (1000,) if smoke else (10_000, 1_000_000, 10_000_000):
+            with tempfile.TemporaryDirectory() as folder:
+                yield open_case(Path(folder), suffix, n_bags)

@@ -1,0 +1,225 @@
+"""FORMAT.md is enough: stores written without our writer seal, open and hold what was written."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+
+import streammiml as sm
+from streammiml.bags import seal as seal_module
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.seal import seal
+from streammiml.bags.writer import BagWriter
+from streammiml.errors import StoreError
+
+FORMAT = Path(seal_module.__file__).with_name("FORMAT.md")
+
+
+def snippets():
+    return re.findall(r"```python\n(.*?)```", FORMAT.read_text(), re.S)
+
+
+def zarr_group(path, arrays, attributes, **options):
+    group = zarr.create_group(path, attributes={"streammiml": attributes})
+    for name, values in arrays.items():
+        array = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            **{"compressors": None, "chunks": (2, *values.shape[1:]), **options},
+            config={"write_empty_chunks": True},
+        )
+        array[...] = values
+
+
+def dense_arrays(**changes):
+    arrays = {
+        "bag_offsets": np.array([0, 2, 3, 6], "int64"),
+        "label_offsets": np.array([0, 1, 1, 3], "int64"),
+        "label_indices": np.array([2, 0, 1], "int32"),
+        "rows": np.arange(24, dtype="float32").reshape(6, 4),
+    }
+    return {name: value for name, value in {**arrays, **changes}.items() if value is not None}
+
+
+def reference(tmp_path, block, **options):
+    with BagWriter.begin(tmp_path / "ours.zarr", StoreSpec(**options)) as writer:
+        writer.write_part(0, block)
+        return writer.finish(1)
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["zarr", "parquet"])
+def test_format__its_examples_seal_and_open(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(snippets()[number], {})
+    (path,) = tmp_path.glob("mine.*")
+    with pytest.raises(StoreError, match=r"run streammiml seal"):
+        sm.open_store(path)
+    store = seal(path)
+    assert store.check() == []
+    if number == 0:
+        assert (store.n_bags, store.n_rows, store.n_features, store.n_labels) == (3, 6, 4, 3)
+        np.testing.assert_array_equal(store.read(0, 3).rows, zarr.open(path)["rows"][:])
+    else:
+        assert (store.n_bags, store.n_rows, store.n_features, store.n_labels) == (2, 3, 2, 3)
+        np.testing.assert_array_equal(store.read(1, 2).rows, [[3.0, -1.0]])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shards": (4, 4), "chunks": (2, 4)},
+        {"compressors": zarr.codecs.BloscCodec(cname="lz4")},
+        {"compressors": zarr.codecs.ZstdCodec()},
+        {"compressors": zarr.codecs.GzipCodec()},
+    ],
+    ids=["chunk files", "shards", "blosc", "zstd", "gzip"],
+)
+def test_seal__zarr_of_any_listed_codec_has_our_fingerprint(options, tmp_path):
+    arrays = dense_arrays()
+    block = BagBlock(
+        arrays["bag_offsets"], arrays["rows"], arrays["label_offsets"], arrays["label_indices"]
+    )
+    wanted = reference(tmp_path, block, n_features=4, n_labels=3)
+    small = {name: arrays.pop(name) for name in ("bag_offsets", "label_offsets", "label_indices")}
+    zarr_group(tmp_path / "a.zarr", small, {"n_labels": 3})
+    group = zarr.open_group(tmp_path / "a.zarr", mode="a")
+    array = group.create_array(
+        "rows", shape=(6, 4), dtype="float32", **{"compressors": None, "chunks": (4, 4), **options}
+    )
+    array[...] = block.rows
+    store = seal(tmp_path / "a.zarr")
+    assert store.fingerprint == wanted.fingerprint
+    np.testing.assert_array_equal(store.read(1, 3).rows, block.rows[2:])
+
+
+def test_seal__sparse_zarr_with_ids_and_row_labels(tmp_path):
+    rows = SparseRows(np.array([0, 2, 2, 3]), np.array([1, 7, 0]), np.array([0.5, 2, 3]), 9)
+    arrays = {
+        "bag_offsets": np.array([0, 2, 3], "int64"),
+        "label_offsets": np.array([0, 0, 2], "int64"),
+        "label_indices": np.array([0, 1], "int32"),
+        "row_offsets": rows.offsets,
+        "columns": rows.columns.astype("uint32"),
+        "values": rows.values.astype("float32"),
+        "row_labels": np.array([-1, 0, 1], "int32"),
+        "bag_id_offsets": np.array([0, 2, 5], "int64"),
+        "bag_id_bytes": np.frombuffer("äbc".encode() + b"d", np.uint8),
+    }
+    zarr_group(tmp_path / "s.zarr", arrays, {"n_features": 9, "label_names": ["x", "y"]})
+    store = seal(tmp_path / "s.zarr")
+    assert store.bag_ids(0, 2) == ["ä", "bcd"]
+    assert store.label_names == ["x", "y"]
+    np.testing.assert_array_equal(store.read(0, 2).rows.dense(), rows.dense())
+    np.testing.assert_array_equal(store.read(1, 2).row_labels, [1])
+
+
+def test_seal__leaves_data_files_as_they_are_and_refuses_a_second_time(tmp_path):
+    zarr_group(tmp_path / "a.zarr", dense_arrays(), {"n_labels": 3})
+    files = {p: p.read_bytes() for p in (tmp_path / "a.zarr").rglob("*") if p.is_file()}
+    seal(tmp_path / "a.zarr")
+    assert all(path.read_bytes() == raw for path, raw in files.items())
+    with pytest.raises(StoreError, match="sealed already"):
+        seal(tmp_path / "a.zarr")
+
+
+WRONG = {
+    "has no array 'label_offsets'": {"label_offsets": None},
+    "an array 'extra' that no store has": {"extra": np.zeros(3, "int32")},
+    "dtype is float64": {"rows": np.ones((6, 4))},
+    "lies: offsets": {"bag_offsets": np.array([0, 3, 2, 6], "int64")},
+    "bag_offsets lies": {"bag_offsets": np.array([0, 2, 3, 5], "int64")},
+    "label_offsets has 3 elements, expected 4": {"label_offsets": np.array([0, 1, 3], "int64")},
+    "1 bags have no rows, the first is bag 1": {"bag_offsets": np.array([0, 3, 3, 6], "int64")},
+    "label 5 is outside 0 to 2": {"label_indices": np.array([2, 0, 5], "int32")},
+    "label 1 comes twice": {"label_indices": np.array([2, 1, 1], "int32")},
+    "labels of a bag must be in rising order": {"label_indices": np.array([2, 1, 0], "int32")},
+    "value is nan": {"rows": np.full((6, 4), np.nan, "float32")},
+    "row_labels has 5 elements, expected 6": {"row_labels": np.zeros(5, "int32")},
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_seal__refuses_what_may_not_be_in_a_store(message, tmp_path):
+    zarr_group(tmp_path / "bad.zarr", dense_arrays(**WRONG[message]), {"n_labels": 3})
+    with pytest.raises(StoreError, match=re.escape(message)):
+        seal(tmp_path / "bad.zarr")
+    assert not (tmp_path / "bad.zarr" / "_streammiml").exists()
+
+
+def test_seal__a_chunk_of_zeros_that_zarr_left_out_is_named(tmp_path):
+    arrays = dense_arrays()
+    zarr_group(tmp_path / "z.zarr", arrays, {"n_labels": 3})
+    (tmp_path / "z.zarr" / "rows" / "c" / "1" / "0").unlink()
+    with pytest.raises(StoreError, match="rows/c/1/0 is missing; write all chunks"):
+        seal(tmp_path / "z.zarr")
+
+
+def test_seal__folders_that_are_no_store(tmp_path):
+    with pytest.raises(StoreError, match="does not exist"):
+        seal(tmp_path / "nothing.zarr")
+    (tmp_path / "empty.parquet").mkdir()
+    with pytest.raises(StoreError, match=r"holds no \.parquet files"):
+        seal(tmp_path / "empty.parquet")
+    (tmp_path / "text.parquet").mkdir()
+    (tmp_path / "text.parquet" / "a.parquet").write_text("not parquet")
+    with pytest.raises(StoreError, match="is no Parquet file"):
+        seal(tmp_path / "text.parquet")
+
+
+def parquet_folder(path, bags, attributes, **options):
+    path.mkdir()
+    table = pa.table(bags).replace_schema_metadata({"streammiml": json.dumps(attributes)})
+    pq.write_table(table, path / "a.parquet", **options)
+
+
+BAGS = {
+    "labels": pa.array([[2], [], [0, 1]], pa.list_(pa.int32())),
+    "rows": pa.array(
+        [[[0, 1, 2]], [[3, 4, 5], [6, 7, 8]], [[9, 10, 11]]], pa.list_(pa.list_(pa.float32()))
+    ),
+    "bag_id": pa.array(["a", "b", "c"]),
+    "note": pa.array(["columns that are not ours", "stay", "there"]),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": "zstd"}, {"row_group_size": 1, "compression": "none"}]
+)
+def test_seal__parquet_of_any_kind(options, tmp_path):
+    parquet_folder(tmp_path / "p.parquet", BAGS, {"n_features": 3}, **options)
+    store = seal(tmp_path / "p.parquet")
+    assert (store.n_bags, store.n_labels, store.bag_ids(0, 3)) == (3, 3, ["a", "b", "c"])
+    np.testing.assert_array_equal(store.read(1, 3).rows, np.arange(3, 12).reshape(3, 3))
+    assert store.check() == []
+
+
+WRONG_BAGS = {
+    "has no column 'labels'": {"labels": None},
+    "neither 'rows' nor 'columns' and 'values'": {"rows": None},
+    "expected lists of lists": {"rows": pa.array([[1.0], [2.0], [3.0]])},
+    "holds float64": {"rows": pa.array([[[1.0] * 3]] * 3)},
+    "has null values": {"labels": pa.array([[1], None, [2]], pa.list_(pa.int32()))},
+    "row 1 has 2 values, expected 3": {
+        "rows": pa.array([[[1, 2, 3]], [[1, 2]], [[1, 2, 3]]], pa.list_(pa.list_(pa.float32())))
+    },
+    "bag ids come twice": {"bag_id": pa.array(["a", "b", "a"])},
+    "label -4 is outside": {"labels": pa.array([[-4], [], []], pa.list_(pa.int32()))},
+}
+
+
+@pytest.mark.parametrize("message", WRONG_BAGS)
+def test_seal__refuses_parquet_that_may_not_be_in_a_store(message, tmp_path):
+    bags = {k: v for k, v in {**BAGS, **WRONG_BAGS[message]}.items() if v is not None}
+    parquet_folder(tmp_path / "bad.parquet", bags, {"n_features": 3})
+    with pytest.raises(StoreError, match=re.escape(message)):
+        seal(tmp_path / "bad.parquet")
+    assert not (tmp_path / "bad.parquet" / "_streammiml").exists()
+    assert not (tmp_path / "bad.parquet" / "_streammiml.partial").exists()
