@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,25 @@ PIECE = 8 << 20
 SENT_AT_ONCE = 4
 
 REQUEST = re.compile(
-    r"Error performing (?P<method>[A-Z]+) (?P<server>\w+://[^/\s]+)\S* in \S+?"
+    r"Error performing (?P<method>[A-Z]+) (?P<server>\w+://[^/\s]+)(?P<path>\S*) in \S+?"
     r"(?:, after (?P<retries>\d+) retries.*?)?\s+- (?P<what>.*)",
     re.DOTALL,
 )
 KINDS = {"Timeout": "no answer in time", "TimedOut": "no answer in time"}
+# Where a machine in a cloud asks for its own credentials, when the environment holds none.
+CREDENTIAL_PATHS = (
+    "/latest/api/token",
+    "/latest/meta-data/",
+    "/computeMetadata/",
+    "/metadata/identity",
+    "api-version=2019-08-01",
+)
+NO_CREDENTIALS = "no credentials were found"
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_SKIP_SIGNATURE=true)",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS (or GOOGLE_SKIP_SIGNATURE=true)",
+    "az": "AZURE_STORAGE_ACCOUNT_KEY (or AZURE_SKIP_SIGNATURE=true)",
+}
 ENDPOINTS = (
     "AWS_ENDPOINT",
     "AWS_ENDPOINT_URL",
@@ -69,29 +84,30 @@ class RemotePlace:
 
     def _fetch(self, key: str, span: tuple[int, int] | None) -> memoryview:
         begun = time.monotonic()
-        try:
-            if span is None:
-                raw = obstore.get(self._reading, key).bytes()
-            else:
-                raw = obstore.get_range(self._reading, key, start=span[0], end=span[1])
-            return memoryview(raw).cast("B")
-        except FileNotFoundError as error:
-            raise Unreadable(_missing(error)) from error
-        except Exception as error:
-            # What failed at once, for another reason than access, may be mended by one more try.
-            refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-            if not refused and time.monotonic() - begun < self.seconds / 4:
-                raise Unreadable(f"cannot be read: {_why(error)}") from error
-            raise self._error(key, "read", error, self.seconds) from error
+        with self._asking(f"{self.name}/{key} cannot be read", self.seconds):
+            try:
+                if span is None:
+                    raw = obstore.get(self._reading, key).bytes()
+                else:
+                    raw = obstore.get_range(self._reading, key, start=span[0], end=span[1])
+                return memoryview(raw).cast("B")
+            except FileNotFoundError as error:
+                raise Unreadable(_missing(error)) from error
+            except (PermissionDeniedError, UnauthenticatedError):
+                raise
+            except Exception as error:
+                # What failed at once may be mended by one more try; else the time is used up.
+                if time.monotonic() - begun < self.seconds / 4:
+                    raise Unreadable(f"cannot be read: {_why(error)}") from error
+                raise
 
     def size(self, key: str) -> int | None:
         """Bytes of the object; None when there is none."""
-        try:
-            return int(obstore.head(self._reading, key)["size"])
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._error(key, "read", error, self.seconds) from error
+        with self._asking(f"{self.name}/{key} cannot be read", self.seconds):
+            try:
+                return int(obstore.head(self._reading, key)["size"])
+            except FileNotFoundError:
+                return None
 
     def files(self) -> list[str]:
         """Every object below the prefix, sorted."""
@@ -101,57 +117,55 @@ class RemotePlace:
         """Every object below the prefix, with its bytes."""
         if self.name.startswith(("http://", "https://")):
             raise StoreError(f"{self.name} cannot be listed: an http server has no list of files")
-        try:
+        with self._asking(f"{self.name} cannot be listed", self.seconds):
             pages = obstore.list(self._reading)
             return {str(entry["path"]): int(entry["size"]) for page in pages for entry in page}
-        except Exception as error:
-            raise self._error("", "listed", error, self.seconds) from error
 
     def forget(self) -> None:
         """Nothing is held open."""
 
     def put(self, key: str, source: Path) -> None:
         """Write a file as an object, whole or not at all."""
-        try:
+        with self._asking(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
             obstore.put(self._writing, key, source, chunk_size=PIECE, max_concurrency=SENT_AT_ONCE)
-        except Exception as error:
-            raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
 
     def create(self, key: str, content: bytes) -> bytes:
         """Write an object unless there is one; returns what is there then, ours or the other."""
-        try:
-            obstore.put(self._writing, key, content, mode="create", use_multipart=False)
-            return content
-        except AlreadyExistsError:
-            # Perhaps our own: the answer to a first try may have been lost.
+        with self._asking(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
             try:
-                return self.read_all(key)
-            except Unreadable as error:
-                raise StoreError(f"{self.name}/{key} {error}; run again") from error
-        except Exception as error:
-            raise self._error(key, "written", error, self.seconds * WRITE_FACTOR) from error
+                obstore.put(self._writing, key, content, mode="create", use_multipart=False)
+                return content
+            except AlreadyExistsError:
+                # Perhaps our own: the answer to a first try may have been lost.
+                return bytes(obstore.get(self._reading, key).bytes())
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is not there is no error."""
         for key in keys:
-            try:
-                obstore.delete(self._writing, key)
-            except FileNotFoundError:
-                continue
-            except Exception as error:
-                seconds = self.seconds * WRITE_FACTOR
-                raise self._error(key, "removed", error, seconds) from error
+            with self._asking(f"{self.name}/{key} cannot be removed", self.seconds * WRITE_FACTOR):
+                try:
+                    obstore.delete(self._writing, key)
+                except FileNotFoundError:
+                    continue
 
-    def _error(self, key: str, done: str, error: Exception, seconds: float) -> StoreError:
-        what = f"{self.name}/{key}".rstrip("/")
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
-            return StoreError(f"{what} cannot be {done}: {_why(error)}; check the credentials")
-        if isinstance(error, FileNotFoundError):
-            return StoreError(f"{what} cannot be {done}: {_why(error)}")
-        return StoreError(
-            f"{what} cannot be {done} within {seconds:g} s: {_why(error)}; check the address, the "
-            f"network and the credentials, or set {SECONDS_VARIABLE} to wait longer"
-        )
+    @contextmanager
+    def _asking(self, failure: str, seconds: float) -> Iterator[None]:
+        """Turn what the library raises into one line that says what to do."""
+        begun = time.monotonic()
+        try:
+            yield
+        except (Unreadable, StreammimlError):
+            raise
+        except Exception as error:
+            why = _why(error)
+            if why == NO_CREDENTIALS:
+                why += f"; set {CREDENTIALS.get(self.name[:2], 'them')}"
+            elif isinstance(error, PermissionDeniedError | UnauthenticatedError):
+                why += "; check the credentials"
+            elif time.monotonic() - begun > seconds / 4:
+                failure += f" within {seconds:g} s"
+                why += f"; check address and network, or set {SECONDS_VARIABLE} to wait longer"
+            raise StoreError(f"{failure}: {why}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemotePlace, (self.name,)
@@ -213,6 +227,10 @@ def _why(error: BaseException) -> str:
     """One short line out of an error of the library, which says everything it knows on many."""
     text, _, dump = str(error).partition("\n\nDebug source:")
     found = REQUEST.search(text)
+    if found and any(mark in found["path"] for mark in CREDENTIAL_PATHS):
+        return NO_CREDENTIALS
+    if "Account must be specified" in text:
+        return "no account is named: set AZURE_STORAGE_ACCOUNT_NAME"
     what = found["what"] if found else text
     said = re.search(r"<Message>(.*?)</Message>", what, re.DOTALL)
     status = re.search(r"status code: (\d+[^:<]*)", what)

@@ -357,6 +357,8 @@ class BagWriter:
         """Write the manifest, once every object is seen to be there, whole and alone."""
         place = self._place
         found = place.sizes()
+        if MANIFEST in found:
+            raise _exists(self.destination)
         wanted = {key: size for key, size, _ in manifest.files} | self._unsent(manifest)
         for key, size in wanted.items():
             if found.get(key) != size:
