@@ -43,9 +43,9 @@ def planted(n_bags: int, *, sparse: bool, dtype: str, seed: int) -> BagBlock:
         flat = columns.astype(np.uint32).reshape(-1)
         rows = SparseRows(np.arange(n_rows + 1) * per_row, flat, values, 50_000)
     elif dtype == "uint8":
-        rows = (
-            rng.integers(0, 256, (n_rows, N_FEATURES)) * (rng.random((n_rows, 1)) < 0.5)
-        ).astype(np.uint8)
+        # Like a picture: a stretch of ink between empty margins.
+        ink = np.abs(np.arange(N_FEATURES) - rng.integers(60, 140, (n_rows, 1))) < 40
+        rows = (rng.integers(0, 256, (n_rows, N_FEATURES)) * ink).astype(np.uint8)
     else:
         rows = rng.standard_normal((n_rows, N_FEATURES), dtype=np.float32)
     labels = rng.integers(0, 100, n_bags).astype(np.int32)

@@ -61,6 +61,10 @@ class ArrayWriter:
         self._records: list[tuple[int, int, int, int, int, int]] = []
         self._n_files = 0
 
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self._file.close()
+
     # State: what a journal keeps.
 
     def state(self) -> tuple[dict[str, Any], bytes]:

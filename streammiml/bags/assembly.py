@@ -32,7 +32,7 @@ from streammiml.bags.layout import (
 )
 from streammiml.bags.parquet_rows import PartIndex
 from streammiml.bags.parts import AppendLog, block_arrays, load_arrays, save_arrays
-from streammiml.bags.place import file_crc, sync_file
+from streammiml.bags.place import LocalPlace, file_crc, sync_file
 from streammiml.digest import U64, Fingerprint
 
 Uploader = Callable[[str, Path], None]
@@ -94,7 +94,7 @@ class Assembled:
 def top_label(block: BagBlock) -> int:
     """Highest label of a block, of bags or of rows; −1 if there is none."""
     highest = int(block.label_indices.max(initial=-1))
-    return highest if block.row_labels is None else max(highest, int(block.row_labels.max()))
+    return highest if block.row_labels is None else max(highest, int(block.row_labels.max(initial=-1)))
 
 
 class ZarrAssembly:
@@ -125,7 +125,7 @@ class ZarrAssembly:
             element = np.dtype(dtype).itemsize * width
             piece = max(1, min(PIECE_BYTES, spec.chunk_bytes) // element)
             chunk = piece * max(1, spec.chunk_bytes // (piece * element))
-            per_file = max(1, zarr_writing.SHARD_BYTES // (chunk * element))
+            per_file = max(1, min(1024, zarr_writing.SHARD_BYTES // (chunk * element)))
         return ArrayWriter(
             self._root,
             name,
@@ -193,6 +193,8 @@ class ZarrAssembly:
                 if size and (not log.path.exists() or file_crc(log.path, size) != (size, crc)):
                     return False
                 log.restore(state)
+        if self._upload is None and not self._closed_are_there():
+            return False
         for name, array in self.arrays.items():
             numbers = facts["arrays"][name]
             if numbers["slots"]:
@@ -204,6 +206,12 @@ class ZarrAssembly:
         tally = facts["tally"]
         self.tally = Tally(**{**tally, "sums": tuple(tally["sums"])})
         return True
+
+    def _closed_are_there(self) -> bool:
+        """Whether the files that were complete still are; a finished store was moved away."""
+        closed = (json.loads(line) for log in self._files.values() for line in _lines(log))
+        place = LocalPlace(self._root)
+        return all(place.size(key) == size for key, size, _ in closed)
 
     def finish(self, said: dict[str, Any]) -> Assembled:
         """Close every array and describe it; can be done again after a kill."""

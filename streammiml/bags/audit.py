@@ -45,6 +45,7 @@ def fingerprint(store: Bags, spec: StoreSpec) -> str:
     for block in store.blocks(scan_bags(store)):
         clean(block, spec, f"{store.name}, bags {first} to {first + len(block)}")
         total.add(first, digests_of(block))
+        store.bag_ids(first, first + len(block))
         first += len(block)
     return total.text()
 

@@ -14,6 +14,14 @@ from streammiml.bags.offsets import from_sizes, gather
 I64 = NDArray[np.int64]
 
 
+def _int32(numbers: Sequence[int]) -> NDArray[np.int32]:
+    found = np.array(numbers)
+    fits = not len(found) or (
+        found.dtype.kind in "iu" and -(2**31) <= found.min() and found.max() < 2**31
+    )
+    return found.astype(np.int32) if fits else found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseRows:
     """Rows in compressed form; row i owns ``offsets[i]`` to ``offsets[i + 1]``."""
@@ -140,13 +148,16 @@ class BagBlock:
         row_labels: Sequence[Sequence[int]] | None = None,
         bag_ids: Sequence[str] | None = None,
     ) -> BagBlock:
-        """Join dense bags, each (rows, features), with the labels of each."""
+        """Join dense bags, each (rows, features), with the labels of each.
+
+        Labels that are no 32-bit integers stay as they are, for the writer to refuse.
+        """
         return cls(
             bag_offsets=from_sizes([len(bag) for bag in bags]),
             rows=np.concatenate(bags),
             label_offsets=from_sizes([len(of) for of in labels]),
-            label_indices=np.array([i for of in labels for i in sorted(of)], np.int32),
-            row_labels=None if row_labels is None else np.concatenate(row_labels).astype(np.int32),
+            label_indices=_int32([i for of in labels for i in sorted(of)]),
+            row_labels=None if row_labels is None else _int32([i for of in row_labels for i in of]),
             bag_ids=None if bag_ids is None else list(bag_ids),
         )
 

@@ -110,9 +110,11 @@ def clean(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
 def _check_offsets(offsets: NDArray[Any], end: int, kind: str, where: str) -> None:
     if len(offsets) < 1 or offsets[0] != 0:
         raise StoreError(f"{where}: {kind} offsets must begin with 0")
-    if len(offsets) > 1 and int(np.diff(offsets).min()) < 0:
-        at = int(np.argmax(np.diff(offsets) < 0))
-        raise StoreError(f"{where}: {kind} offsets fall at bag {at}")
+    # Compared, not subtracted: unsigned numbers never differ by less than 0.
+    falls = offsets[1:] < offsets[:-1]
+    if falls.any():
+        item = "row" if kind == "row" else "bag"
+        raise StoreError(f"{where}: {kind} offsets fall at {item} {int(falls.argmax())}")
     if offsets[-1] != end:
         raise StoreError(f"{where}: {kind} offsets end at {offsets[-1]}, expected {end}")
 
@@ -123,6 +125,16 @@ def _check_ids(block: BagBlock, spec: StoreSpec, where: str) -> None:
         raise StoreError(f"{where}: the block {have} bag ids, the store was begun otherwise")
     if block.bag_ids is not None and len(block.bag_ids) != len(block):
         raise StoreError(f"{where}: {len(block)} bags but {len(block.bag_ids)} ids")
+    for bag, name in enumerate(block.bag_ids or []):
+        if not isinstance(name, str) or not _is_text(name):
+            raise StoreError(f"{where}: the id of bag {bag} is {name!r}, expected text")
+
+
+def _is_text(name: str) -> bool:
+    try:
+        return name.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _without_empty(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
@@ -172,6 +184,8 @@ def _sparse(block: BagBlock, spec: StoreSpec, where: str) -> SparseRows:
     def row_at(place: int) -> str:
         return _bag_of_row(block, int(np.searchsorted(rows.offsets, place, "right")) - 1)
 
+    if len(rows.columns) and rows.columns.dtype.kind not in "iu":
+        raise StoreError(f"{where}: columns are {rows.columns.dtype}, expected integers")
     if len(rows.columns) and (rows.columns.min() < 0 or rows.columns.max() >= spec.n_features):
         outside = (rows.columns < 0) | (rows.columns >= spec.n_features)
         at = int(outside.argmax())
@@ -208,7 +222,7 @@ def _values(values: NDArray[Any], spec: StoreSpec, where: str, at: Any) -> NDArr
         stored = values.astype(spec.dtype)
     exact = spec.dtype.startswith("float")
     wrong = ~np.isfinite(stored) if exact else stored != values
-    if exact and values.dtype.kind in "iu" and values.dtype.itemsize > 2:
+    if exact and values.dtype.kind in "iu" and not np.can_cast(values.dtype, spec.dtype):
         wrong |= stored.astype(np.float64) != values
     if wrong.any():
         first = int(wrong.reshape(-1).argmax())
@@ -242,6 +256,8 @@ def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int3
     if block.row_labels is None:
         return None
     labels = block.row_labels
+    if len(labels) and labels.dtype.kind not in "iu":
+        raise StoreError(f"{where}: row labels are {labels.dtype}, expected integers")
     if len(labels) != len(block.rows):
         raise StoreError(f"{where}: {len(block.rows)} rows but {len(labels)} row labels")
     limit = MAX_LABELS if spec.labels_known is None else spec.labels_known

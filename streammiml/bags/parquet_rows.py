@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -226,15 +226,10 @@ def _column_chunks(meta: pq.FileMetaData, group: int) -> Iterator[tuple[str, int
             yield name, start, column.total_compressed_size
 
 
-def tail_decoder(dtype: np.dtype[Any], width: int) -> Any:
+def _decode_tail(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
     """Values that end the bytes of their chunk."""
-
-    def decode(raw: memoryview, record: Record) -> NDArray[Any]:
-        size = record.elements * width * dtype.itemsize
-        values = np.frombuffer(raw[len(raw) - size :], dtype)
-        return values if values.flags.aligned else values.copy()
-
-    return decode
+    del record
+    out.view(np.uint8)[:] = np.frombuffer(raw[len(raw) - out.nbytes :], np.uint8)
 
 
 class _Window(io.RawIOBase):
@@ -286,10 +281,10 @@ class ArrowDecoder:
             starts |= {start: group for _, start, _ in _column_chunks(meta, group)}
         return meta, starts
 
-    def of(self, array: str, dtype: np.dtype[Any]) -> Callable[..., NDArray[Any]]:
+    def of(self, array: str) -> Decode:
         """The function that decodes the chunks of one array."""
 
-        def decode(raw: memoryview, record: Record) -> NDArray[Any]:
+        def decode(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
             file, offset = record.file, record.offset
             meta, starts = self._meta(file)
             window = _Window(raw, offset, self._files[file][1])
@@ -297,7 +292,7 @@ class ArrowDecoder:
             column = source.reader.read_row_group(
                 starts[offset], column_indices=[_leaf(meta, array)], use_threads=False
             )
-            return flatten(column.column(0).combine_chunks(), dtype)
+            out[:] = flatten(column.column(0).combine_chunks(), out.dtype)
 
         return decode
 
@@ -325,9 +320,7 @@ def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:
     """A function for each array that turns checked bytes of a column chunk into its values."""
     arrow = ArrowDecoder(place, manifest.files, manifest.metadata)
     return {
-        name: tail_decoder(np.dtype(entry.dtype), entry.width)
-        if entry.coding == "tail"
-        else arrow.of(name, np.dtype(entry.dtype))
+        name: _decode_tail if entry.coding == "tail" else arrow.of(name)
         for name, entry in manifest.arrays.items()
     }
 

@@ -104,18 +104,17 @@ class AppendLog:
 
     def __init__(self, path: Path) -> None:
         self.path, self._size, self._crc = path, 0, 0
-        self._file: Any = None
 
     def append(self, raw: bytes) -> None:
         """Add bytes at the end."""
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("r+b" if self.path.exists() else "w+b", buffering=0)
-            self._file.truncate(self._size)
-            self._file.seek(self._size)
-        if raw:
-            self._file.write(raw)
-            self._size, self._crc = self._size + len(raw), crc32c(raw, self._crc)
+        if not raw:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("r+b" if self._size else "wb") as file:
+            file.truncate(self._size)
+            file.seek(self._size)
+            file.write(raw)
+        self._size, self._crc = self._size + len(raw), crc32c(raw, self._crc)
 
     def state(self) -> list[int]:
         """Bytes and crc32c."""

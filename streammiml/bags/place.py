@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 from crc32c import crc32c
 
-from streammiml.errors import StreammimlError
+from streammiml.errors import StoreError, StreammimlError
 
 SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
 OPEN_FILES = 128
@@ -89,6 +89,8 @@ class LocalPlace:
             return (self.path / key).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise StoreError(f"{self.name}/{key} {reason(error)}") from error
 
     def files(self) -> list[str]:
         """Every file, sorted."""

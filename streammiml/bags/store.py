@@ -93,7 +93,7 @@ class Bags(ABC):
 
     def read_bags(self, indices: ArrayLike) -> BagBlock:
         """Read bags by number, in the order given; a number may come twice."""
-        wanted = np.asarray(indices, np.int64).reshape(-1)
+        wanted = _numbers(indices)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_bags):
             raise StoreError(
                 f"{self.name} has bags 0 to {self.n_bags - 1}, asked for "
@@ -117,8 +117,12 @@ class Bags(ABC):
             return StoreView(self, np.arange(self.n_bags, dtype=np.int64)[bags])
         chosen = np.asarray(bags)
         if chosen.dtype == bool:
+            if len(chosen) != self.n_bags:
+                raise StoreError(
+                    f"{self.name} has {self.n_bags} bags, the mask of a view has {len(chosen)}"
+                )
             chosen = np.flatnonzero(chosen)
-        return StoreView(self, chosen.astype(np.int64))
+        return StoreView(self, _numbers(chosen))
 
     def with_label(self, label: int | str) -> StoreView:
         """Bags that carry a label, by number or name, without copying."""
@@ -212,7 +216,7 @@ class BagStore(Bags):
         label_offsets, labels = self.labels(start, stop)
         row_labels = None
         if self.has_row_labels:
-            row_labels = self._arrays["row_labels"].read(first, last)
+            row_labels = self._arrays["row_labels"].read(first, last).copy()
         return BagBlock(offsets - first, self._rows(first, last), label_offsets, labels, row_labels)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
@@ -225,7 +229,8 @@ class BagStore(Bags):
         self._check_range(start, stop)
         offsets = self._offsets("label_offsets", start, stop, self.n_label_entries)
         labels = self._arrays["label_indices"].read(int(offsets[0]), int(offsets[-1]))
-        return offsets - offsets[0], labels
+        # A copy: what a caller does to it must not reach the chunks that are kept.
+        return offsets - offsets[0], labels.copy()
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
         """Names of bags; their numbers as text where the store has none."""
@@ -234,7 +239,11 @@ class BagStore(Bags):
             return [str(i) for i in range(start, stop)]
         raw = self._arrays["bag_id_bytes"]
         offsets = self._offsets("bag_id_offsets", start, stop, len(raw))
-        return split_names(offsets - offsets[0], raw.read(int(offsets[0]), int(offsets[-1])))
+        names = raw.read(int(offsets[0]), int(offsets[-1]))
+        try:
+            return split_names(offsets - offsets[0], names)
+        except UnicodeDecodeError:
+            raise damaged(self.place, "bag_id_bytes", "is no text in UTF-8") from None
 
     def _rows(self, first: int, last: int) -> NDArray[Any] | SparseRows:
         if not self.sparse:
@@ -358,6 +367,7 @@ class JoinedStore(Bags):
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
         """Names of bags; their numbers as text where a store has none."""
+        self._check_range(start, stop)
         if not self.has_bag_ids:
             return [str(i) for i in range(start, stop)]
         return [name for s, a, b in self._pieces(start, stop) for name in s.bag_ids(a, b)]
@@ -441,6 +451,7 @@ class StoreView(Bags):
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
         """Names of bags; their numbers in the store behind the view where it has none."""
+        self._check_range(start, stop)
         return [self.base.bag_ids(i, i + 1)[0] for i in self.indices[start:stop].tolist()]
 
 
@@ -509,6 +520,14 @@ def _derived(*parts: str | bytes) -> str:
     """A fingerprint for what is made of other stores."""
     raw = b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def _numbers(indices: ArrayLike) -> I64:
+    """Numbers of bags, which no fraction can be."""
+    found = np.asarray(indices).reshape(-1)
+    if len(found) and found.dtype.kind not in "iu":
+        raise StoreError(f"bags are asked for by number, got {found.dtype}")
+    return found.astype(np.int64)
 
 
 def _short(value: object) -> str:

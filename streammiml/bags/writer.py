@@ -40,6 +40,7 @@ from streammiml.bags.place import (
     open_place,
     sync_file,
     sync_folder,
+    write_atomically,
 )
 from streammiml.bags.store import BagStore, open_one, staging_of
 from streammiml.errors import StoreError
@@ -89,10 +90,12 @@ class BagWriter:
         try:
             if not begun.exists():
                 with _writing(name, folder):
+                    # What lies here without it was being removed when a process was killed.
+                    (folder / "journal").unlink(missing_ok=True)
                     for sub in ("store", "parts", "logs"):
-                        (folder / sub).mkdir(exist_ok=True)
-                    begun.with_suffix(".new").write_text(wanted)
-                    begun.with_suffix(".new").replace(begun)
+                        shutil.rmtree(folder / sub, ignore_errors=True)
+                        (folder / sub).mkdir()
+                    write_atomically(begun, wanted.encode())
             elif begun.read_text() != wanted:
                 raise StoreError(
                     f"{name} was begun with other settings or another source; remove {folder} "
@@ -153,7 +156,13 @@ class BagWriter:
         """Whether a part is written, whole."""
         if self._assembly is not None and number < self._assembly.next_part:
             return True
-        return self._part(number).exists() and load_arrays(self._part(number)) is not None
+        loaded = load_arrays(self._part(number))
+        if loaded is None:
+            return False
+        if self.backend == "zarr" or self._remote or not len(loaded[0]["digests"]):
+            return True
+        # A store that was finished took the file along.
+        return LocalPlace(self._root).size(parquet_rows.part_key(number)) == loaded[1]["size"]
 
     def write_part(self, number: int, block: BagBlock) -> None:
         """Write the bags of one part; parts are numbered from 0 and joined in that order."""
@@ -203,6 +212,8 @@ class BagWriter:
         arrays: dict[str, NDArray[Any]] = {"digests": digests_of(block)}
         offsets = parquet_rows.block_offsets(block)
         arrays |= {f"offsets/{name}": values for name, values in offsets.items()}
+        # A part that is written again must not be taken for the old one halfway.
+        self._part(number).unlink(missing_ok=True)
         if len(block):
             beside = self._parts / f"{key}.{os.getpid()}.partial"
             part = parquet_rows.write_part(beside, block, self.spec)
@@ -246,6 +257,10 @@ class BagWriter:
             self._assembly = self._resumed_assembly()
         with _writing(self.destination, self._staging):
             self._absorb()
+        spooled = [int(path.name[5:]) + 1 for path in self._parts.glob("part-" + "[0-9]" * 8)]
+        found = max([0 if self._assembly is None else self._assembly.next_part, *spooled])
+        if found > n_parts:
+            raise StoreError(f"{self.destination} has {found} parts, told of {n_parts}")
         missing = [n for n in range(n_parts) if not self.has_part(n)]
         if missing:
             some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
@@ -256,10 +271,6 @@ class BagWriter:
 
     def _assembled(self, n_parts: int, spec: StoreSpec) -> Assembled:
         if self._assembly is not None:
-            if self._assembly.next_part > n_parts:
-                raise StoreError(
-                    f"{self.destination} has {self._assembly.next_part} parts, told of {n_parts}"
-                )
             # Finishing again, after an error, goes back to the journal.
             whole, self._assembly = self._assembly, None
             return whole.finish(said_of(spec, _counted(spec, whole.tally.top_label)))

@@ -10,7 +10,7 @@ from numcodecs import blosc, gzip, zstd
 from numpy.typing import NDArray
 
 from streammiml.bags.chunks import Decode, Record, fetch_checked
-from streammiml.bags.layout import Manifest
+from streammiml.bags.layout import ArrayEntry, Manifest
 from streammiml.bags.place import Place
 
 UNPACK = {"blosc": blosc.decompress, "zstd": zstd.decompress, "gzip": gzip.GZip().decode}
@@ -18,18 +18,18 @@ UNPACK = {"blosc": blosc.decompress, "zstd": zstd.decompress, "gzip": gzip.GZip(
 
 def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:  # noqa: ARG001
     """A function for each array that turns checked bytes of a chunk into its values."""
-    return {
-        name: _decoder(entry.coding, np.dtype(entry.dtype), entry.width)
-        for name, entry in manifest.arrays.items()
-    }
+    return {name: _decoder(entry) for name, entry in manifest.arrays.items()}
 
 
-def _decoder(coding: str, dtype: np.dtype[Any], width: int) -> Decode:
-    unpack = UNPACK.get(coding)
+def _decoder(entry: ArrayEntry) -> Decode:
+    unpack, dtype = UNPACK.get(entry.coding), np.dtype(entry.dtype)
 
-    def decode(raw: memoryview, record: Record) -> NDArray[Any]:
-        values = np.frombuffer(raw if unpack is None else unpack(raw), dtype)
-        return values[: record.elements * width]
+    def decode(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
+        padded = record.first + record.elements == entry.length
+        if entry.coding == "blosc" and not padded:
+            blosc.decompress(raw, out)
+        else:
+            out[:] = np.frombuffer(raw if unpack is None else unpack(raw), dtype)[: len(out)]
 
     return decode
 
