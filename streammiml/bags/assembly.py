@@ -93,8 +93,8 @@ class Assembled:
 
 def top_label(block: BagBlock) -> int:
     """Highest label of a block, of bags or of rows; −1 if there is none."""
-    highest = int(block.label_indices.max(initial=-1))
-    return highest if block.row_labels is None else max(highest, int(block.row_labels.max(initial=-1)))
+    labels = [block.label_indices] + ([] if block.row_labels is None else [block.row_labels])
+    return max(int(of.max(initial=-1)) for of in labels)
 
 
 class ZarrAssembly:

@@ -17,7 +17,7 @@ I64 = NDArray[np.int64]
 def _int32(numbers: Sequence[int]) -> NDArray[np.int32]:
     found = np.array(numbers)
     fits = not len(found) or (
-        found.dtype.kind in "iu" and -(2**31) <= found.min() and found.max() < 2**31
+        found.dtype.kind in "iu" and found.min() >= -(2**31) and found.max() < 2**31
     )
     return found.astype(np.int32) if fits else found
 

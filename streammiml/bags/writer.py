@@ -162,7 +162,8 @@ class BagWriter:
         if self.backend == "zarr" or self._remote or not len(loaded[0]["digests"]):
             return True
         # A store that was finished took the file along.
-        return LocalPlace(self._root).size(parquet_rows.part_key(number)) == loaded[1]["size"]
+        wanted: int = loaded[1]["size"]
+        return LocalPlace(self._root).size(parquet_rows.part_key(number)) == wanted
 
     def write_part(self, number: int, block: BagBlock) -> None:
         """Write the bags of one part; parts are numbered from 0 and joined in that order."""

@@ -1,0 +1,345 @@
+"""Reading: by range, by number, through views, and several stores as one."""
+
+import pickle
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import streammiml as sm
+from streammiml.bags import store as module
+from streammiml.bags.layout import MANIFEST
+from streammiml.bags.writer import BagWriter
+from streammiml.errors import StoreError, StreammimlError
+from tests.stores import (
+    BACKENDS,
+    assert_equal,
+    assert_same,
+    made_block,
+    made_spec,
+    plain,
+    sizes,
+    write_parts,
+    write_store,
+)
+from tests.strategies import Corpus, corpora, cuttings
+
+any_backend = st.sampled_from(BACKENDS)
+
+
+@contextmanager
+def written(corpus: Corpus, backend: str, cut: dict):
+    """The corpus as an open store, in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder, sizes(**cut):
+        yield write_parts(Path(folder) / f"x.{backend}", corpus.spec, corpus.parts)
+
+
+def ranges(n: int) -> st.SearchStrategy:
+    return st.tuples(st.integers(0, n), st.integers(0, n)).map(sorted)
+
+
+@given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())
+def test_read__returns_what_was_written_for_any_range(corpus, backend, cut, data):
+    block = corpus.block
+    with written(corpus, backend, cut) as store:
+        assert store.check() == []
+        assert_same(store.read(0, len(block)), block)
+        start, stop = data.draw(ranges(len(block)))
+        want = block.slice(start, stop)
+        assert_same(store.read(start, stop), want)
+        assert_equal(store.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        offsets, labels = store.labels(start, stop)
+        assert_equal(offsets, want.label_offsets, "label offsets")
+        assert_equal(labels, want.label_indices, "labels")
+        ids = [str(i) for i in range(start, stop)] if want.bag_ids is None else want.bag_ids
+        assert store.bag_ids(start, stop) == ids
+        assert (
+            (store.n_bags, store.n_rows)
+            == (len(block), block.n_rows)
+            == (len(store), len(block.rows))
+        )
+        assert store.n_label_entries == len(block.label_indices)
+
+
+@given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())
+def test_read_bags__returns_any_bags_in_any_order(corpus, backend, cut, data):
+    wanted = data.draw(st.lists(st.integers(0, len(corpus.block) - 1), max_size=10))
+    with written(corpus, backend, cut) as store:
+        assert_same(store.read_bags(wanted), corpus.block.take(np.array(wanted, np.int64)))
+
+
+@given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())
+def test_view__is_the_bags_it_names(corpus, backend, cut, data):
+    n = len(corpus.block)
+    chosen = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=10)), np.int64)
+    start, stop = data.draw(ranges(len(chosen)))
+    want = corpus.block.take(chosen).slice(start, stop)
+    with written(corpus, backend, cut) as store:
+        view = store.view(chosen)
+        assert_same(view.read(start, stop), want)
+        assert_equal(view.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        offsets, labels = view.labels(start, stop)
+        assert_equal(offsets, want.label_offsets, "label offsets")
+        assert_equal(labels, want.label_indices, "labels")
+        assert view.bag_ids(start, stop) == [store.bag_ids(i, i + 1)[0] for i in chosen[start:stop]]
+        assert view.n_rows == int(store.bag_sizes(0, n)[chosen].sum())
+        assert view.n_label_entries == corpus.block.take(chosen).label_offsets[-1]
+        again = view.view(slice(start, stop))
+        assert_same(again.read(0, stop - start), want)
+
+
+@given(corpus=corpora(), backend=any_backend, cut=cuttings())
+def test_with_label__views_the_bags_that_carry_it(corpus, backend, cut):
+    with written(corpus, backend, cut) as store:
+        for label in range(store.n_labels):
+            want = [i for i in range(len(store)) if label in corpus.block.labels_of(i)]
+            assert store.with_label(label).indices.tolist() == want
+
+
+@given(corpus=corpora(), data=st.data())
+def test_joined_stores__read_as_one(corpus, data):
+    spec = replace(corpus.spec, n_labels=corpus.spec.n_labels or 5)
+    block, pieces = corpus.block, [part for part in corpus.parts if len(part)]
+    with tempfile.TemporaryDirectory() as folder, sizes():
+        paths = []
+        for number, piece in enumerate(pieces):
+            # The backends may be mixed: what is read does not depend on them.
+            backend = data.draw(any_backend)
+            paths.append(Path(folder) / f"{number}.{backend}")
+            write_parts(paths[-1], spec, [piece])
+        joined = sm.open_store(paths)
+        start, stop = data.draw(ranges(len(block)))
+        want = block.slice(start, stop)
+        assert_same(joined.read(start, stop), want)
+        assert_equal(joined.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        assert_equal(joined.labels(start, stop)[0], want.label_offsets, "label offsets")
+        assert_equal(joined.labels(start, stop)[1], want.label_indices, "labels")
+        ids = [str(i) for i in range(start, stop)] if want.bag_ids is None else want.bag_ids
+        assert joined.bag_ids(start, stop) == ids
+        assert (joined.n_bags, joined.n_rows) == (len(block), block.n_rows)
+        assert joined.n_label_entries == len(block.label_indices)
+        chosen = data.draw(st.lists(st.integers(0, len(block) - 1), max_size=8))
+        want = block.take(np.array(chosen, np.int64))
+        assert_same(joined.read_bags(chosen), want)
+        assert_same(joined.view(chosen).read(0, len(chosen)), want)
+
+
+def test_view__takes_slices_masks_and_labels_by_name(tiny):
+    store = sm.open_store(tiny.path)
+    assert_same(store.view(slice(-3, None)).read(0, 3), tiny.block.slice(9, 12))
+    mask = np.arange(12) % 5 == 0
+    assert store.view(mask).indices.tolist() == [0, 5, 10]
+    assert store.with_label("sky").indices.tolist() == store.with_label(1).indices.tolist()
+    assert store.view(mask).label_names == ["sea", "sky", "sun", "tree"]
+    assert store.view([]).read(0, 0).n_rows == 0
+    assert store.view([]).n_rows == store.view([]).n_label_entries == 0
+
+
+def test_block_that_was_read__can_be_changed_without_harm_to_the_store(tiny):
+    store = sm.open_store(tiny.path)
+    block = store.read(0, 12)
+    for array in (block.rows, block.label_indices, block.row_labels, block.bag_offsets):
+        array[:] = 0
+    store.labels(0, 12)[1][:] = 0
+    assert_same(store.read(0, 12), tiny.block)
+
+
+def test_blocks__add_up_to_the_whole(tiny):
+    store = sm.open_store(tiny.path)
+    parts = list(store.blocks(5))
+    assert [len(part) for part in parts] == [5, 5, 2]
+    assert_same(type(tiny.block).join(parts), tiny.block)
+
+
+def test_store__says_what_it_holds(tiny):
+    store = sm.open_store(str(tiny.path))
+    assert repr(store) == (
+        f"<BagStore {tiny.path}: 12 bags, {tiny.block.n_rows} rows of 3 features (float32), "
+        "4 labels>"
+    )
+    assert store.label_names == ["sea", "sky", "sun", "tree"]
+    assert store.feature_names == ["r", "g", "b"]
+    assert (store.has_row_labels, store.has_bag_ids, store.sparse) == (True, True, False)
+    assert store.bag_ids(3, 5) == ["bag-0003", "bag-0004"]
+    assert sm.open_store([tiny.path]).fingerprint == store.fingerprint
+
+
+def test_store__survives_pickling(tiny):
+    place = pickle.loads(pickle.dumps(sm.open_store(tiny.path).place))
+    assert place.name == str(tiny.path)
+    assert place.size(MANIFEST) == (tiny.path / MANIFEST).stat().st_size
+
+
+def test_fingerprints__of_views_and_joins_tell_them_apart(tiny):
+    store = sm.open_store(tiny.path)
+    joined = sm.open_store([tiny.path, tiny.path])
+    seen = [store, joined, store.view([0, 1]), store.view([1, 0]), joined.view([0, 1])]
+    assert len({each.fingerprint for each in seen}) == len(seen)
+    assert store.view([0, 1]).fingerprint == sm.open_store(tiny.path).view([0, 1]).fingerprint
+
+
+def test_joined_stores__drop_what_one_of_them_lacks(backend, tmp_path):
+    block = made_block()
+    write_store(tmp_path / f"a.{backend}", block)
+    write_store(tmp_path / f"b.{backend}", plain(block), n_labels=4)
+    joined = sm.open_store([tmp_path / f"a.{backend}", tmp_path / f"b.{backend}"])
+    assert (joined.has_row_labels, joined.has_bag_ids) == (False, False)
+    assert joined.read(0, 24).row_labels is None
+    assert joined.bag_ids(11, 13) == ["11", "12"]
+
+
+def test_opening__reads_no_data(tiny, tmp_path):
+    copy = tmp_path / tiny.path.name
+    shutil.copytree(tiny.path, copy)
+    for key, size, _ in sm.open_store(copy).manifest.files:
+        with (copy / key).open("r+b") as file:
+            file.write(b"\0" * (size - 2000 if tiny.backend == "zarr" else 8))
+    assert len(sm.open_store(copy)) == 12
+
+
+# What a reader can ask for in vain.
+
+
+def test_range_beyond_the_store__is_refused(tiny):
+    store = sm.open_store(tiny.path)
+    joined, view = sm.open_store([tiny.path, tiny.path]), store.view([1, 2])
+    for bags, start, stop in ((store, 0, 13), (store, -1, 2), (store, 5, 4), (joined, 20, 25)):
+        for call in (bags.read, bags.labels, bags.bag_sizes, bags.bag_ids):
+            with pytest.raises(StoreError, match=f"has bags 0 to .*, asked for {start} to {stop}"):
+                call(start, stop)
+    for call in (view.read, view.labels, view.bag_sizes, view.bag_ids):
+        with pytest.raises(StoreError, match="has bags 0 to 2, asked for 0 to 3"):
+            call(0, 3)
+
+
+def test_ids_by_number__have_a_range_too(backend, tmp_path):
+    store = write_store(tmp_path / f"x.{backend}", plain(made_block()))
+    joined = sm.open_store([store.name, store.name])
+    for bags in (store, joined, store.view([0])):
+        with pytest.raises(StoreError, match=r"asked for 0 to 99"):
+            bags.bag_ids(0, 99)
+
+
+def test_bags_beyond_the_store__are_refused(tiny):
+    store = sm.open_store(tiny.path)
+    with pytest.raises(StoreError, match=r"has bags 0 to 11, asked for -1 to 12"):
+        store.read_bags([12, -1])
+    with pytest.raises(StoreError, match=r"has bags 0 to 11, a view asks for 3 to 12"):
+        store.view([3, 12])
+
+
+def test_bags_by_fractions__are_refused(tiny):
+    store = sm.open_store(tiny.path)
+    with pytest.raises(StoreError, match=r"bags are asked for by number, got float64"):
+        store.read_bags([0.5])
+    with pytest.raises(StoreError, match=r"bags are asked for by number, got float64"):
+        store.view([0.5])
+
+
+def test_mask_of_another_length__is_refused(tiny):
+    store = sm.open_store(tiny.path)
+    with pytest.raises(StoreError, match=r"has 12 bags, the mask of a view has 5"):
+        store.view(np.ones(5, bool))
+
+
+def test_unknown_label__is_refused_with_those_that_are_known(tiny, tmp_path):
+    store = sm.open_store(tiny.path)
+    for label in ("sand", 4, -1):
+        with pytest.raises(StoreError, match=f"has no label {label!r}; known: sea, sky, sun, tree"):
+            store.with_label(label)
+    nameless = write_store(tmp_path / "x.zarr", made_block())
+    with pytest.raises(StoreError, match=r"has no label 'sea'; known: 0 to 3"):
+        nameless.with_label("sea")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_labels": 9}, "n_labels is 4 and 9"),
+        ({"dtype": "float16"}, "dtype is float32 and float16"),
+        ({"label_names": ("a", "b", "c", "d")}, r"label_names is None and \['a', 'b', 'c', 'd'\]"),
+    ],
+)
+def test_stores_that_differ__cannot_be_joined(tiny, tmp_path, changes, message):
+    a = write_store(tmp_path / f"a.{tiny.backend}", tiny.block)
+    b = write_store(tmp_path / f"b.{tiny.backend}", tiny.block, **changes)
+    with pytest.raises(StoreError, match=f"cannot be read as one: {message}"):
+        sm.open_store([a.name, b.name])
+
+
+def test_names_that_differ__are_told_briefly(tmp_path):
+    one, other = (tuple(f"{a}{i:030d}" for i in range(4)) for a in "ab")
+    a = write_store(tmp_path / "a.zarr", made_block(), label_names=one)
+    b = write_store(tmp_path / "b.zarr", made_block(), label_names=other)
+    with pytest.raises(StoreError, match=r"label_names is \['a0+.*\.\.\. and \['b0+.*\.\.\.$"):
+        sm.open_store([a.name, b.name])
+
+
+def test_no_store_named__is_refused():
+    with pytest.raises(StoreError, match="no store was named"):
+        sm.open_store([])
+
+
+def test_path_that_is_no_store__is_refused(backend, tmp_path):
+    path = tmp_path / f"x.{backend}"
+    with pytest.raises(StoreError, match=rf"x.{backend} does not exist$"):
+        sm.open_store(path)
+    path.mkdir()
+    with pytest.raises(StoreError, match=r"is no store: it has no _streammiml/manifest.json"):
+        sm.open_store(path)
+    (path / ("zarr.json" if backend == "zarr" else "x.parquet")).write_text("{}")
+    with pytest.raises(StoreError, match=r"has no _streammiml; run streammiml seal .*x\."):
+        sm.open_store(path)
+    (path / MANIFEST).mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"manifest.json is a folder, expected a file"):
+        sm.open_store(path)
+    file = tmp_path / "notes.txt"
+    file.write_text("no store")
+    with pytest.raises(StoreError, match=r"notes.txt is no store"):
+        sm.open_store(file)
+
+
+def test_unfinished_store__is_said_to_be(backend, tmp_path):
+    path = tmp_path / f"x.{backend}"
+    unfinished = pytest.raises(StoreError, match=r"is unfinished; run streammiml convert again")
+    with BagWriter.begin(path, made_spec()), unfinished:
+        sm.open_store(path)
+
+
+def test_url_of_no_kind_we_know__is_refused():
+    with pytest.raises(StreammimlError, match=r"ftp://x/y.zarr: no such kind of URL; known: s3://"):
+        sm.open_store("ftp://x/y.zarr")
+
+
+def test_url_without_obstore__says_what_to_install(monkeypatch):
+    def missing(_):
+        raise ModuleNotFoundError(name="obstore")
+
+    monkeypatch.setattr("streammiml.bags.place.import_module", missing)
+    with pytest.raises(StreammimlError, match=r"needs obstore: pip install 'streammiml\[s3\]'"):
+        sm.open_store("s3://bucket/x.zarr")
+
+
+def test_footers_beyond_the_first__are_checked_at_their_first_use(tmp_path, monkeypatch):
+    block = made_block(dtype="int16")
+    spec = made_spec(dtype="int16")
+    parts = [block.slice(i, i + 1) for i in range(12)]
+    path = tmp_path / "x.parquet"
+    store = write_parts(path, spec, parts)
+    offset, _, _ = store.manifest.metadata["part-00007.parquet"]
+    with (path / "part-00007.parquet").open("r+b") as file:
+        file.seek(offset + 3)
+        file.write(b"\xff")
+    with pytest.raises(StoreError, match=r"part-00007.parquet is damaged or was edited"):
+        sm.open_store(path)
+    monkeypatch.setattr(module, "CHECKED_AT_OPEN", 2)
+    store = sm.open_store(path)
+    assert_same(store.read(0, 7), block.slice(0, 7))
+    with pytest.raises(StoreError, match=r"part-00007.parquet is damaged or was edited"):
+        store.read(7, 8)

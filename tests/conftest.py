@@ -1,0 +1,30 @@
+"""Hypothesis profiles, and a tiny store in each backend."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.stores import BACKENDS, Tiny, made_block, made_spec, write_parts
+
+# The first example of a type compiles kernels, so no example has a deadline.
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=QUIET
+)
+settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=QUIET)
+settings.load_profile("quick")
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def tiny(request, tmp_path_factory) -> Tiny:
+    """A finished store with ids, row labels and names; copy it before doing it harm."""
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    path, block = folder / f"tiny.{request.param}", made_block()
+    write_parts(path, made_spec(), [block.slice(0, 5), block.slice(5, len(block))])
+    return Tiny(request.param, path, block)

@@ -1,0 +1,148 @@
+"""Stores for tests: small ones made by hand, and what it means that two blocks are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from streammiml.bags import appending, assembly, chunks, parquet_rows, zarr_writing
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.store import BagStore
+from streammiml.bags.writer import BagWriter
+
+BACKENDS = ("zarr", "parquet")
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A finished store and the bags that it must hold."""
+
+    backend: str
+    path: Path
+    block: BagBlock
+
+
+@contextmanager
+def sizes(
+    *, index_chunk: int = 4, shard: int = 256, group: int = 64, page: int = 2
+) -> Iterator[None]:
+    """Cut everything small, so that a few bags fill several chunks, shards, groups and pages."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (assembly, "INDEX_CHUNK", index_chunk),
+            (zarr_writing, "SHARD_BYTES", shard),
+            (parquet_rows, "GROUP_BYTES", group),
+            (appending, "PAGE_RECORDS", page),
+            (chunks, "PAGE_RECORDS", page),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def sparse(dense: np.ndarray, kept: np.ndarray | None = None) -> SparseRows:
+    """The same rows in compressed form; ``kept`` marks values to store, zeros among them or not."""
+    mask = dense != 0 if kept is None else kept
+    columns = np.nonzero(mask)[1].astype(np.uint32)
+    return SparseRows(from_sizes(mask.sum(axis=1)), columns, dense[mask], dense.shape[1])
+
+
+def made_spec(**changes) -> StoreSpec:
+    """What :func:`made_block` fits into."""
+    said = {
+        "n_features": 3,
+        "label_names": ("sea", "sky", "sun", "tree"),
+        "feature_names": ("r", "g", "b"),
+        "row_labels": True,
+        "bag_ids": True,
+    }
+    return StoreSpec(**{**said, **changes})
+
+
+def made_block(
+    n_bags: int = 12, *, n_features: int = 3, dtype: str = "float32", seed: int = 0
+) -> BagBlock:
+    """Bags of 1 to 4 rows, with ids, row labels, and 0 to 4 labels each."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 5, n_bags)
+    shape = (int(counts.sum()), n_features)
+    if dtype.startswith("float"):
+        rows = rng.normal(size=shape).astype(dtype)
+        rows[rng.random(shape) < 0.2] = 0
+    else:
+        rows = rng.integers(0, 100, shape).astype(dtype)
+    per_bag = [np.flatnonzero(rng.random(4) < 0.4) for _ in range(n_bags)]
+    return BagBlock(
+        from_sizes(counts),
+        rows,
+        from_sizes([len(of) for of in per_bag]),
+        np.concatenate(per_bag).astype(np.int32),
+        rng.integers(-1, 4, len(rows)).astype(np.int32),
+        [f"bag-{i:04d}" for i in range(n_bags)],
+    )
+
+
+def plain(block: BagBlock) -> BagBlock:
+    """The block without row labels and ids."""
+    return replace(block, row_labels=None, bag_ids=None)
+
+
+def as_sparse(block: BagBlock) -> BagBlock:
+    """The block with its rows compressed."""
+    assert isinstance(block.rows, np.ndarray)
+    return replace(block, rows=sparse(block.rows))
+
+
+def write_parts(path: Path, spec: StoreSpec, parts: Sequence[BagBlock]) -> BagStore:
+    """A finished store of these parts."""
+    with BagWriter.begin(path, spec) as writer:
+        for number, part in enumerate(parts):
+            writer.write_part(number, part)
+        return writer.finish(len(parts))
+
+
+def write_store(path: Path, block: BagBlock, **changes) -> BagStore:
+    """A finished store of one block, described by what the block has."""
+    rows = block.rows
+    values = rows.values if isinstance(rows, SparseRows) else rows
+    said = {
+        "n_features": block.n_features,
+        "dtype": values.dtype.name,
+        "sparse": isinstance(rows, SparseRows),
+        "row_labels": block.row_labels is not None,
+        "bag_ids": block.bag_ids is not None,
+    }
+    return write_parts(path, StoreSpec(**{**said, **changes}), [block])
+
+
+def assert_equal(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    """The same type, shape and bits: NaN, signs of zero and all."""
+    assert got.dtype == want.dtype, f"{what}: {got.dtype} is not {want.dtype}"
+    assert got.shape == want.shape, f"{what}: {got.shape} is not {want.shape}"
+    same = got.tobytes() == want.tobytes()
+    assert same, f"{what}: {got.tolist()} is not {want.tolist()}"
+
+
+def assert_same(got: BagBlock, want: BagBlock) -> None:
+    """The same bags, bit for bit; ids are read by a call of their own."""
+    assert_equal(got.bag_offsets, want.bag_offsets, "bag_offsets")
+    assert_equal(got.label_offsets, want.label_offsets, "label_offsets")
+    assert_equal(got.label_indices, want.label_indices, "label_indices")
+    assert (got.row_labels is None) == (want.row_labels is None)
+    if got.row_labels is not None and want.row_labels is not None:
+        assert_equal(got.row_labels, want.row_labels, "row_labels")
+    if isinstance(want.rows, SparseRows):
+        assert isinstance(got.rows, SparseRows)
+        assert got.rows.n_features == want.rows.n_features
+        assert_equal(got.rows.offsets, want.rows.offsets, "row_offsets")
+        assert_equal(got.rows.columns, want.rows.columns, "columns")
+        assert_equal(got.rows.values, want.rows.values, "values")
+    else:
+        assert isinstance(got.rows, np.ndarray)
+        assert_equal(got.rows, want.rows, "rows")
