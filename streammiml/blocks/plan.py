@@ -1,0 +1,151 @@
+"""Which bags are visited, in which order: pure functions of (seed, epoch, place).
+
+Three orders. ``full`` is a permutation of all bags, ``uniform`` draws each bag independently, as
+the paper does. ``blocks`` reads contiguous blocks and mixes them: blocks stand in random order,
+and each bag leaves its block a random number of rounds later, up to ``mix_blocks``; so at every
+round bags come from that many blocks, each as likely as the others. Rounds are counted in a
+circle, so that the first and last rounds of an epoch are mixed as well as all others, and every
+bag comes exactly once. Nothing depends on what was read before: any round can be computed alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.errors import unknown
+
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+ORDERS = ("blocks", "full", "uniform")
+VIF_WINDOW = 256
+_FEISTEL_ROUNDS = 6
+
+
+def mixed(values: NDArray[Any] | int, *keys: int) -> U64:
+    """A well-spread 64-bit word for each value under these keys."""
+    word = np.asarray(values).astype(np.uint64)
+    for key in keys:
+        word = _finalised(word + np.uint64(key * 0x9E3779B97F4A7C15 % 2**64))
+    return _finalised(word + np.uint64(0x632BE59BD9B4E019))
+
+
+def _finalised(x: U64) -> U64:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def below(words: U64, limit: int) -> I64:
+    """Integers from 0 to ``limit``, all as likely, from 32 bits of each word."""
+    return ((words >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
+
+
+def permuted(places: NDArray[Any], n: int, *keys: int) -> I64:
+    """What stands at these places of a random order of 0 to ``n``; needs no memory of the order.
+
+    A Feistel network on the next even number of bits; what falls outside goes through it again.
+    """
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
+    out = np.asarray(places).astype(np.uint64)
+    todo = np.arange(len(out))
+    while len(todo):
+        left, right = out[todo] >> shift, out[todo] & mask
+        for number in range(_FEISTEL_ROUNDS):
+            left, right = right, left ^ (mixed(right, number, *keys) & mask)
+        out[todo] = (left << shift) | right
+        todo = todo[out[todo] >= n]
+    return out.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The order of a run, fixed by these numbers alone."""
+
+    order: str
+    n_bags: int
+    seed: int
+    block_bags: int = 16
+    mix_blocks: int = 256
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise unknown("order", self.order, ORDERS)
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks of the store; the last may be shorter."""
+        return -(-self.n_bags // self.block_bags)
+
+    @property
+    def window(self) -> int:
+        """Blocks that are mixed at any time."""
+        return min(self.mix_blocks, self.n_blocks)
+
+    @property
+    def vif(self) -> float:
+        """Variance of label counts in 256 bags, against a full shuffle, on a label-sorted store.
+
+        There the bags of a block have one label, so the variance grows by one for each of its
+        other bags that is expected among the same 256.
+        """
+        if self.order != "blocks" or self.window == self.n_blocks:
+            return 1.0
+        window, rounds = self.window, VIF_WINDOW / self.block_bags
+        apart = np.abs(np.arange(1 - window, window))
+        both = np.maximum(0, 1 - apart / rounds) if rounds >= 1 else (apart == 0) * rounds
+        return 1 + (self.block_bags - 1) * float((both * (window - apart)).sum()) / window**2
+
+    def bags_at(self, epoch: int, start: int, stop: int) -> I64:
+        """Bags at these places of an epoch, for the orders ``full`` and ``uniform``."""
+        places = np.arange(start, stop)
+        if self.order == "full":
+            return permuted(places, self.n_bags, self.seed, epoch)
+        return below(mixed(places, self.seed, epoch), self.n_bags)
+
+    # The order ``blocks``.
+
+    def blocks_at(self, epoch: int, positions: NDArray[Any]) -> I64:
+        """Blocks that stand at these positions of an epoch."""
+        return permuted(positions, self.n_blocks, self.seed, epoch)
+
+    def bags_of(self, block: int) -> tuple[int, int]:
+        """Half-open range of a block's bags."""
+        return block * self.block_bags, min((block + 1) * self.block_bags, self.n_bags)
+
+    def rounds_of(self, epoch: int, positions: NDArray[Any], bags: NDArray[Any]) -> I64:
+        """Rounds in which bags are visited; ``positions`` are those of their blocks."""
+        delays = below(mixed(bags, self.seed, epoch, 1), self.window)
+        rounds: I64 = (positions + delays) % self.n_blocks
+        return rounds
+
+    def turns_of(self, epoch: int, bags: NDArray[Any]) -> U64:
+        """What the bags of one round are sorted by."""
+        return mixed(bags, self.seed, epoch, 2)
+
+    def positions_in(self, round_number: int) -> I64:
+        """Positions whose blocks have bags in a round, the one that joined last at the end."""
+        return np.arange(round_number - self.window + 1, round_number + 1) % self.n_blocks
+
+    def round_sizes(self, epoch: int) -> I64:
+        """Bags of each round of an epoch."""
+        sizes = np.zeros(self.n_blocks, np.int64)
+        for start in range(0, self.n_blocks, 65536):
+            positions = np.arange(start, min(start + 65536, self.n_blocks))
+            first = self.blocks_at(epoch, positions) * self.block_bags
+            bags = first[:, None] + np.arange(self.block_bags)
+            where = np.broadcast_to(positions[:, None], bags.shape)[bags < self.n_bags]
+            rounds = self.rounds_of(epoch, where, bags[bags < self.n_bags])
+            sizes += np.bincount(rounds, minlength=self.n_blocks)
+        return sizes
+
+    def locate(self, epoch: int, place: int) -> tuple[int, int]:
+        """The round that holds a place of an epoch, and how many of its bags come before."""
+        ends = np.cumsum(self.round_sizes(epoch))
+        number = int(np.searchsorted(ends, place, "right"))
+        return number, place - (int(ends[number - 1]) if number else 0)

@@ -1,0 +1,123 @@
+"""Order: every bag once an epoch, a function of numbers alone, mixed as well as stated."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammiml.blocks.plan import ORDERS, Plan, below, mixed, permuted
+from streammiml.errors import StreammimlError
+
+
+def whole_epoch(plan, epoch):
+    """Bags of an epoch in order, from the definition: all blocks, sorted by round and turn."""
+    positions = np.arange(plan.n_blocks)
+    blocks = plan.blocks_at(epoch, positions)
+    where, bags = [], []
+    for position, block in zip(positions, blocks, strict=True):
+        inside = np.arange(*plan.bags_of(int(block)))
+        where += [np.full(len(inside), position)]
+        bags += [inside]
+    where, bags = np.concatenate(where), np.concatenate(bags)
+    rounds = plan.rounds_of(epoch, where, bags)
+    return bags[np.lexsort((plan.turns_of(epoch, bags), rounds))], np.sort(rounds)
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 100))
+def test_permuted__is_a_permutation(n, seed, epoch):
+    order = permuted(np.arange(n), n, seed, epoch)
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+def test_permuted__any_part_equals_that_part_of_the_whole():
+    whole = permuted(np.arange(5000), 5000, 7)
+    np.testing.assert_array_equal(permuted(np.arange(700, 900), 5000, 7), whole[700:900])
+
+
+def test_permuted__orders_of_small_sets_are_all_as_likely():
+    orders = np.array([permuted(np.arange(4), 4, seed) for seed in range(6000)])
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert ((counts - 250) ** 2 / 250).sum() < 60  # chi-square, 23 degrees: p ≈ 4e-5
+
+
+def test_below__covers_its_range_evenly():
+    counts = np.bincount(below(mixed(np.arange(70_000), 3), 7), minlength=7)
+    assert ((counts - 10_000) ** 2 / 10_000).sum() < 30
+
+
+@given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 60), st.integers(0, 9))
+def test_blocks__every_bag_comes_once_an_epoch(n_bags, block_bags, mix_blocks, epoch):
+    plan = Plan(order="blocks", n_bags=n_bags, seed=5, block_bags=block_bags, mix_blocks=mix_blocks)
+    bags, rounds = whole_epoch(plan, epoch)
+    np.testing.assert_array_equal(np.sort(bags), np.arange(n_bags))
+    np.testing.assert_array_equal(
+        np.bincount(rounds, minlength=plan.n_blocks), plan.round_sizes(epoch)
+    )
+
+
+@given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 60))
+def test_blocks__a_round_takes_bags_only_from_its_window(n_bags, block_bags, mix_blocks):
+    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks)
+    bags, rounds = whole_epoch(plan, 0)
+    for number in {int(rounds[0]), int(rounds[-1])}:
+        allowed = set(plan.blocks_at(0, plan.positions_in(number)).tolist())
+        assert set((bags[rounds == number] // block_bags).tolist()) <= allowed
+
+
+@given(st.integers(1, 400), st.data())
+def test_locate__finds_the_round_of_a_place(n_bags, data):
+    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=7, mix_blocks=9)
+    place = data.draw(st.integers(0, n_bags - 1))
+    _, rounds = whole_epoch(plan, 3)
+    number, before = plan.locate(3, place)
+    assert rounds[place] == number
+    assert before == place - np.searchsorted(rounds, number)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_plan__seed_and_epoch_change_the_order_and_nothing_else_does(order):
+    def first(seed, epoch):
+        plan = Plan(order=order, n_bags=1000, seed=seed)
+        if order == "blocks":
+            return whole_epoch(plan, epoch)[0][:50].tolist()
+        return plan.bags_at(epoch, 0, 50).tolist()
+
+    assert first(1, 0) == first(1, 0)
+    assert first(1, 0) != first(2, 0)
+    assert first(1, 0) != first(1, 1)
+
+
+def variance_inflation(plan, epochs):
+    """Measured on a label-sorted store of 20 classes, against the variance of a full shuffle."""
+    classes = np.arange(plan.n_bags) * 20 // plan.n_bags
+    counts = []
+    for epoch in range(epochs):
+        shown = classes[whole_epoch(plan, epoch)[0]]
+        windows = shown[: len(shown) // 256 * 256].reshape(-1, 256)
+        counts += [np.bincount(window, minlength=20) for window in windows]
+    expected = 256 * (1 / 20) * (19 / 20) * (plan.n_bags - 256) / (plan.n_bags - 1)
+    return np.var(counts, axis=0).mean() / expected
+
+
+@pytest.mark.parametrize(("block_bags", "mix_blocks"), [(16, 16), (16, 64), (16, 256), (400, 5)])
+def test_vif__is_what_was_stated(block_bags, mix_blocks):
+    plan = Plan(order="blocks", n_bags=51_200, seed=0, block_bags=block_bags, mix_blocks=mix_blocks)
+    measured = variance_inflation(plan, 3)
+    assert 0.85 * plan.vif < measured < 1.1 * plan.vif
+
+
+def test_vif__without_mixing_is_far_worse_than_any_stated():
+    plan = Plan(order="blocks", n_bags=51_200, seed=0, block_bags=16, mix_blocks=1)
+    assert variance_inflation(plan, 2) > 10
+
+
+def test_plan__a_window_of_all_blocks_is_a_full_shuffle():
+    plan = Plan(order="blocks", n_bags=5120, seed=0, block_bags=16, mix_blocks=1000)
+    assert plan.vif == 1.0
+    assert variance_inflation(plan, 8) < 1.2
+
+
+def test_plan__unknown_order_names_the_known():
+    with pytest.raises(StreammimlError, match="known: blocks, full, uniform"):
+        Plan(order="sorted", n_bags=3, seed=0)
