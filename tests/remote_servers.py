@@ -60,6 +60,7 @@ class RangeHandler(SimpleHTTPRequestHandler):
     """Files of a folder, whole or by a range of bytes."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
         path = Path(self.translate_path(self.path))

@@ -131,13 +131,22 @@ class RemotePlace:
 
     def create(self, key: str, content: bytes) -> bytes:
         """Write an object unless there is one; returns what is there then, ours or the other."""
+        begun = time.monotonic()
         with self._asking(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
-            try:
-                obstore.put(self._writing, key, content, mode="create", use_multipart=False)
-                return content
-            except AlreadyExistsError:
-                # Perhaps our own: the answer to a first try may have been lost.
-                return bytes(obstore.get(self._reading, key).bytes())
+            # The library does not try this again, since it may have been done; we can tell.
+            for pause in (0.1, 0.5, 2.0, None):
+                try:
+                    obstore.put(self._writing, key, content, mode="create", use_multipart=False)
+                    break
+                except AlreadyExistsError:
+                    return bytes(obstore.get(self._reading, key).bytes())
+                except (FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
+                    raise
+                except Exception:
+                    if pause is None or time.monotonic() - begun > self.seconds:
+                        raise
+                    time.sleep(pause)
+            return content
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is not there is no error."""

@@ -21,7 +21,9 @@ class Fault:
     """What goes wrong with requests whose path ends in ``key``, and how many times."""
 
     kind: str
-    """A status (``503``), or ``reset``, ``hang``, ``trickle``, ``cut``, ``short``, ``flip``."""
+    """A status (``503``), or ``reset``; ``lost``: done, but the answer is reset; ``hang``;
+    ``trickle``: a byte now and then; ``cut``: half of the body, then closed; ``short``: half of
+    it and said to be all; ``flip``: one bit."""
     key: str
     times: float = 1
     methods: tuple[str, ...] = ("GET",)
@@ -37,6 +39,12 @@ class Proxy:
     asked: list[tuple[str, str]] = field(default_factory=list)
     lock: Lock = field(default_factory=Lock)
     stopped: Event = field(default_factory=Event)
+
+    def calm(self) -> None:
+        """No fault any more; what hangs is let go."""
+        self.fault = None
+        self.stopped.set()
+        self.stopped = Event()
 
     def due(self, method: str, path: str) -> str:
         """The fault that this request meets; counted."""
@@ -54,15 +62,13 @@ def _handler(proxy: Proxy, target: str) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def pass_on(self) -> None:
             sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             kind = proxy.due(self.command, unquote(urlsplit(self.path).path))
             if kind == "reset":
-                linger = struct.pack("ii", 1, 0)
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                self.close_connection = True
-                self.connection.close()
+                self.reset()
                 return
             if kind == "hang":
                 proxy.stopped.wait(60)
@@ -75,9 +81,19 @@ def _handler(proxy: Proxy, target: str) -> type[BaseHTTPRequestHandler]:
             try:
                 upstream.request(self.command, self.path, sent, dict(self.headers))
                 got = upstream.getresponse()
-                self.answer(got.status, got.getheaders(), got.read(), kind)
+                body = got.read()
+                if kind == "lost":
+                    self.reset()
+                else:
+                    self.answer(got.status, got.getheaders(), body, kind)
             finally:
                 upstream.close()
+
+        def reset(self) -> None:
+            linger = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.close_connection = True
+            self.connection.close()
 
         def answer(
             self, status: int, headers: list[tuple[str, str]], body: bytes, kind: str = ""
