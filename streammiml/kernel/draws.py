@@ -75,8 +75,22 @@ def draw_against(
     ``n_against`` counts them, with the dummy, which comes last, or without it.
     """
     label = below(key, attempt, n_against)
+    # Without a branch: whether a label is passed over is a coin toss to the processor.
     for other in relevant:
-        if other > label:
-            break
-        label += 1
+        label += other <= label
     return label
+
+
+@njit
+def draw_ahead(
+    key: Any, first: int, relevant: npt.NDArray[np.integer[Any]], n_against: int, out: Any
+) -> None:
+    """``out`` (n,): ȳ of tries ``first`` to ``first`` + n, as ``draw_against`` gives them.
+
+    All at once they fill the vector unit, which one by one they do not.
+    """
+    for i in range(out.shape[0]):
+        out[i] = below(key, first + i, n_against)
+    for other in relevant:
+        for i in range(out.shape[0]):
+            out[i] += other <= out[i]

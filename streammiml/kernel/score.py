@@ -110,51 +110,41 @@ def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
 
 
 @njit
-def _project_strip(
-    rows: F32, shared: F32, start: int, stop: int, column: int, out: F32, n_vectors: int
-) -> None:
-    """One strip of ``n_vectors`` output vectors, all rows, features ``start`` to ``stop``."""
-    n = rows.shape[0]
-    row = 0
-    if n_vectors == 3:
-        while n - row > 4 or n - row == 3:
-            project_tile(rows, row, shared, start, stop, column, out, 3, 3)
-            row += 3
-        if n - row == 4:
-            project_tile(rows, row, shared, start, stop, column, out, 4, 3)
-        elif n - row == 2:
-            project_tile(rows, row, shared, start, stop, column, out, 2, 3)
-        elif n - row == 1:
-            project_tile(rows, row, shared, start, stop, column, out, 1, 3)
-    elif n_vectors == 2:
-        while n - row >= 4:
-            project_tile(rows, row, shared, start, stop, column, out, 4, 2)
-            row += 4
-        while row < n:
-            project_tile(rows, row, shared, start, stop, column, out, 1, 2)
-            row += 1
-    else:
-        while row < n:
-            project_tile(rows, row, shared, start, stop, column, out, 1, 1)
-            row += 1
-
-
-@njit
 def project_dense(rows: F32, shared: F32, out: F32) -> None:
     """``rows`` (n, d'), ``shared`` (d', m_pad), ``out`` (n, m_pad) overwritten."""
+    n = rows.shape[0]
     n_features, width = shared.shape
     out[:] = np.float32(0)
     for start in range(0, n_features, FEATURES_AT_ONCE):
         stop = min(n_features, start + FEATURES_AT_ONCE)
         column = 0
+        # Three vectors wide, but two at the end where one would be left over.
         while width - column > 32 or width - column == 24:
-            _project_strip(rows, shared, start, stop, column, out, 3)
+            row = 0
+            while n - row > 4 or n - row == 3:
+                project_tile(rows, row, shared, start, stop, column, out, 3, 3)
+                row += 3
+            if n - row == 4:
+                project_tile(rows, row, shared, start, stop, column, out, 4, 3)
+            elif n - row == 2:
+                project_tile(rows, row, shared, start, stop, column, out, 2, 3)
+            elif n - row == 1:
+                project_tile(rows, row, shared, start, stop, column, out, 1, 3)
             column += 24
         while width - column >= 16:
-            _project_strip(rows, shared, start, stop, column, out, 2)
+            row = 0
+            while n - row > 5 or n - row == 3:
+                project_tile(rows, row, shared, start, stop, column, out, 3, 2)
+                row += 3
+            while n - row >= 2:
+                project_tile(rows, row, shared, start, stop, column, out, 2, 2)
+                row += 2
+            if n - row == 1:
+                project_tile(rows, row, shared, start, stop, column, out, 1, 2)
             column += 16
         if column < width:
-            _project_strip(rows, shared, start, stop, column, out, 1)
+            for row in range(n):
+                project_tile(rows, row, shared, start, stop, column, out, 1, 1)
 
 
 @njit
@@ -215,13 +205,14 @@ def place_sparse(rows: SparseRows, start: int, stop: int, weights: Weights, out:
 
 
 @njit
-def dot_columns(projected: F32, vectors: F32, panel: Panel, start: int, stop: int) -> None:
-    """Columns ``start`` to ``stop`` of ``panel.dots`` and ``best``, for all rows of ``projected``.
+def dot_columns(
+    projected: F32, vectors: F32, chosen: I64, start: int, stop: int, dots: F32, best: F32
+) -> None:
+    """Columns ``start`` to ``stop`` of ``dots`` and their ``best``, for all rows of ``projected``.
 
-    ``projected`` (n, width), ``vectors`` (n_vectors, width), ``panel.chosen`` names the vectors.
-    The last four are filled up with the last column's vector, so there must be room for them.
+    ``projected`` (n, width), ``vectors`` (n_vectors, width), ``chosen`` names one for each column.
+    Fours are filled up with the last column's vector, so there must be room for them.
     """
-    dots, best, chosen = panel.dots, panel.best, panel.chosen
     n = projected.shape[0]
     for column in range(start, stop, 4):
         for spare in range(column, column + 4):
@@ -274,7 +265,7 @@ def score_rows(
         n_here = min(at_once, n_labels - label)
         for column in range(n_here * n_sub):
             panel.chosen[column] = label * n_sub + column
-        dot_columns(projected, vectors, panel, 0, n_here * n_sub)
+        dot_columns(projected, vectors, panel.chosen, 0, n_here * n_sub, panel.dots, panel.best)
         bag = first_bag
         while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < last_row:
             start = max(bag_offsets[bag], first_row)

@@ -19,7 +19,7 @@ import numpy as np
 
 from streammiml.kernel import njit
 from streammiml.kernel.average import Averages, catch_up, iterates_before
-from streammiml.kernel.draws import draw_against, draw_label, step_key
+from streammiml.kernel.draws import draw_against, draw_ahead, draw_label, step_key
 from streammiml.kernel.score import (
     PANEL_ROWS,
     Array,
@@ -38,6 +38,9 @@ from streammiml.kernel.tile import F32, F64, I64, aligned_zeros, sum_squares, up
 
 KEPT_BYTES = 4 << 20
 """A bag whose projection is larger than this is searched by table."""
+
+DRAWS_AHEAD = 16
+"""Candidates drawn at a time, and a power of two."""
 
 
 class Settings(NamedTuple):
@@ -61,6 +64,8 @@ class Room(NamedTuple):
     """(2, candidates): label and try of each candidate being scored."""
     visited: I64
     """(L + 2,): the visit in which a label was last a candidate; the number of the visit last."""
+    drawn: I64
+    """(DRAWS_AHEAD,) candidates of this try and the next."""
     harmonic: F64
     """(L + 2,): 1 + 1/2 + … + 1/n."""
     table: Scores
@@ -101,6 +106,7 @@ def make_room(weights: Weights, longest_bag: int) -> Room:
         make_panel(width, (1 + at_once) * n_sub, n_rows),
         np.zeros((2, at_once), np.int64),
         np.zeros(n_labels + 1, np.int64),
+        np.zeros(DRAWS_AHEAD, np.int64),
         np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n_labels + 1))]),
         Scores(
             np.zeros((1, n_labels), np.float32),
@@ -138,26 +144,6 @@ def _all_finite(values: F32) -> Any:
 
 
 @njit
-def _gather(
-    key: Any, relevant: Array, n_against: int, tried: int, limit: int, n_sub: int, room: Room
-) -> Any:
-    """Fill the batch with up to ``limit`` labels not yet candidates; return (count, tries done)."""
-    visit = room.visited[-1]
-    count = 0
-    while count < limit and tried < n_against:
-        tried += 1
-        label = draw_against(key, tried, relevant, n_against)
-        if room.visited[label] != visit:
-            room.visited[label] = visit
-            room.batch[0, count] = label
-            room.batch[1, count] = tried
-            for k in range(n_sub):
-                room.panel.chosen[n_sub * (1 + count) + k] = label * n_sub + k
-            count += 1
-    return count, tried
-
-
-@njit
 def _top(best: F32, start: int, stop: int) -> Any:
     top = best[start]
     for column in range(start + 1, stop):
@@ -178,45 +164,62 @@ def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> An
 
 @njit
 def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -> Outcome:
-    """``projected`` (z ≥ 1, width); labels to tries of the first violation, its rows and loss."""
+    """``projected`` (z ≥ 1, width) of one bag, ``labels`` (L + 1, K, width)."""
     n_labels, n_sub, width = labels.shape
     vectors = labels.reshape(n_labels * n_sub, width)
-    panel, batch = room.panel, room.batch
+    dots, best, chosen = room.panel.dots, room.panel.best, room.panel.chosen
+    batch, visited = room.batch, room.visited
     dummy = n_labels - 1
     label = draw_label(key, relevant, dummy)
     n_against = dummy - relevant.shape[0] + (0 if label == dummy else 1)
     if n_against == 0:
         return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, True)
     n_rows = projected.shape[0]
-    room.visited[-1] += 1
-    at_once = batch.shape[1]
+    visited[n_labels] += 1
+    visit = visited[n_labels]
     for k in range(n_sub):
-        panel.chosen[k] = label * n_sub + k
-    # y shares the first tiles, which are full with one candidate less.
-    count, tried = _gather(key, relevant, n_against, 0, max(1, at_once - 1), n_sub, room)
-    dot_columns(projected, vectors, panel, 0, (1 + count) * n_sub)
-    value = _top(panel.best, 0, n_sub)
-    row, sub = _first_place(panel.dots, n_rows, 0, n_sub, value)
-    # A row that is not a number loses every comparison: without this it would go unseen.
-    if not np.isfinite(value) or not _all_finite(projected):
-        return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, False)
-    margin = np.float64(value) - 1.0
-    distinct = 0
-    while count > 0:
+        chosen[k] = label * n_sub + k
+    # y is scored with the first candidates, of which there is one less to fill the same tiles.
+    limit = max(1, batch.shape[1] - 1)
+    value, margin = np.float32(0), 0.0
+    tried = distinct = first = row = sub = 0
+    while tried < n_against:
+        count = 0
+        while count < limit and tried < n_against:
+            tried += 1
+            ahead = (tried - 1) & (DRAWS_AHEAD - 1)
+            if ahead == 0:
+                draw_ahead(key, tried, relevant, n_against, room.drawn)
+            other = room.drawn[ahead]
+            batch[0, count] = other
+            batch[1, count] = tried
+            # Without a branch, which the processor could only guess.
+            count += visited[other] != visit
+            visited[other] = visit
+        if count == 0:
+            break
+        for i in range(count):
+            for k in range(n_sub):
+                chosen[(1 + i) * n_sub + k] = batch[0, i] * n_sub + k
+        dot_columns(projected, vectors, chosen, first, (1 + count) * n_sub, dots, best)
+        if first == 0:
+            value = _top(best, 0, n_sub)
+            # A row that is not a number loses every comparison: it would go unseen otherwise.
+            if not np.isfinite(value) or not _all_finite(projected):
+                return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, False)
+            margin = np.float64(value) - 1.0
+            row, sub = _first_place(dots, n_rows, 0, n_sub, value)
+            first, limit = n_sub, batch.shape[1]
         for i in range(count):
             start = (1 + i) * n_sub
-            other = _top(panel.best, start, start + n_sub)
+            score = _top(best, start, start + n_sub)
             distinct += 1
-            if other > margin:
+            if score > margin:
                 v = batch[1, i]
-                loss = room.harmonic[n_against // v] * (np.float64(other) - margin)
-                place, k = _first_place(panel.dots, n_rows, start, n_sub, other)
-                return Outcome(
-                    label, batch[0, i], v, distinct, row, place, sub, k, loss, np.isfinite(other)
-                )
-        count, tried = _gather(key, relevant, n_against, tried, at_once, n_sub, room)
-        if count > 0:
-            dot_columns(projected, vectors, panel, n_sub, (1 + count) * n_sub)
+                loss = room.harmonic[n_against // v] * (np.float64(score) - margin)
+                place, k = _first_place(dots, n_rows, start, n_sub, score)
+                finite = np.isfinite(score)
+                return Outcome(label, batch[0, i], v, distinct, row, place, sub, k, loss, finite)
     return Outcome(label, -1, tried, distinct, row, 0, sub, 0, 0.0, True)
 
 

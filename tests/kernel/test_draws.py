@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.kernel import draws
@@ -16,6 +16,7 @@ def key_of(seed, step):
     return np.uint64(draws.step_key(seed, step))
 
 
+@settings(deadline=None)
 @given(seed=counts, step=counts, draw=st.integers(0, 2**40), bound=st.integers(1, 2**32 - 1))
 def test_below__agrees_with_plain_integers(seed, step, draw, bound):
     key = key_of(seed, step)
@@ -25,6 +26,7 @@ def test_below__agrees_with_plain_integers(seed, step, draw, bound):
     assert 0 <= got < bound
 
 
+@settings(deadline=None)
 @given(labels=st.sets(st.integers(0, 11)), step=counts, attempt=st.integers(1, 100))
 def test_draw_against__agrees_with_listing_what_is_left(labels, step, attempt):
     relevant = np.array(sorted(labels), np.int32)
@@ -34,6 +36,15 @@ def test_draw_against__agrees_with_listing_what_is_left(labels, step, attempt):
         assert got == oracle.draw_against(int(key), attempt, relevant, n_against)
         assert got not in labels
     assert draws.draw_label(key, relevant, 12) == oracle.draw_label(int(key), relevant, 12)
+
+
+def test_draw_ahead__gives_what_the_draws_give_one_by_one():
+    relevant = np.array([0, 3, 4, 8], np.int32)
+    key, out = key_of(3, 14), np.zeros(16, np.int64)
+    for first in (1, 17):
+        draws.draw_ahead(key, first, relevant, 9, out)
+        want = [draws.draw_against(key, first + i, relevant, 9) for i in range(16)]
+        assert list(out) == want
 
 
 def chi_square(counts):
