@@ -14,11 +14,14 @@ from numba import types
 from numba.extending import overload
 
 from streammiml.kernel import njit
+from streammiml.kernel.tile import project_tile
 
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NO_TRANSFORM, SQRT, LOG1P = 0, 1, 2
+FOURIER_ROWS = 32
+"""Rows whose angles are held at a time."""
 
 
 class Lift(NamedTuple):
@@ -183,42 +186,47 @@ def cosine_of_turns(turns: Any) -> Any:
 
 
 @njit
-def _add_product(target: F32, factor: Any, weights: F32) -> None:
-    for f in range(target.shape[0]):
-        target[f] += factor * weights[f]
+def _add_products(rows: F32, first: int, n_rows: int, frequencies: F32, angles: F32) -> None:
+    """``angles`` (≥ n_rows, n) += rows · frequencies for rows from ``first``, features in order.
 
-
-@njit
-def _add_products(target: F32, x: F32, a: F32, b: F32, c: F32, d: F32) -> None:
-    """Four features at once: ``target`` is read and written once for four products, in order."""
-    x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
-    for f in range(target.shape[0]):
-        target[f] = (((target[f] + x0 * a[f]) + x1 * b[f]) + x2 * c[f]) + x3 * d[f]
+    A strip of columns stays in the first cache while all rows pass it.
+    """
+    d, n = frequencies.shape
+    here = rows[first : first + n_rows]
+    column = 0
+    while n - column >= 16:
+        row = 0
+        while n_rows - row >= 4:
+            project_tile(here, row, frequencies, 0, d, column, angles, 4, 2)
+            row += 4
+        if n_rows - row >= 2:
+            project_tile(here, row, frequencies, 0, d, column, angles, 2, 2)
+            row += 2
+        if row < n_rows:
+            project_tile(here, row, frequencies, 0, d, column, angles, 1, 2)
+        column += 16
+    for row in range(n_rows):
+        for j in range(d):
+            for f in range(column, n):
+                angles[row, f] += here[row, j] * frequencies[j, f]
 
 
 @njit
 def _add_fourier(lift: Lift, out: F32) -> None:
-    """Columns d to d + n of ``out``, from its first d: √(2/n) cos(x·ω + b), features in order."""
+    """Columns d to d + n of ``out``, from its first d: √(2/n) cos(x·ω + b)."""
     d, n = lift.frequencies.shape
     amplitude = np.float32(np.sqrt(2.0 / n))
-    for first in range(0, n, 512):  # What one pass over the rows touches stays in the first cache.
-        last = min(n, first + 512)
-        for i in range(out.shape[0]):
-            out[i, d + first : d + last] = lift.phases[first:last]
-        whole = d & ~3
-        for j in range(0, whole, 4):
-            a, b = lift.frequencies[j, first:last], lift.frequencies[j + 1, first:last]
-            c, e = lift.frequencies[j + 2, first:last], lift.frequencies[j + 3, first:last]
-            for i in range(out.shape[0]):
-                _add_products(out[i, d + first : d + last], out[i, j : j + 4], a, b, c, e)
-        for j in range(whole, d):
-            for i in range(out.shape[0]):
-                angles = out[i, d + first : d + last]
-                _add_product(angles, out[i, j], lift.frequencies[j, first:last])
-        for i in range(out.shape[0]):
-            angles = out[i, d + first : d + last]
-            for f in range(last - first):
-                angles[f] = cosine_of_turns(angles[f]) * amplitude
+    angles = np.empty((min(FOURIER_ROWS, out.shape[0]), n), np.float32)
+    for first in range(0, out.shape[0], FOURIER_ROWS):
+        n_rows = min(FOURIER_ROWS, out.shape[0] - first)
+        for i in range(n_rows):
+            for f in range(n):
+                angles[i, f] = lift.phases[f]
+        _add_products(out, first, n_rows, lift.frequencies, angles)
+        for i in range(n_rows):
+            features = out[first + i, d : d + n]
+            for f in range(n):
+                features[f] = cosine_of_turns(angles[i, f]) * amplitude
 
 
 @njit
@@ -226,14 +234,20 @@ def _add_context(d: int, start: int, out: F32) -> None:
     """Columns ``start`` to ``start + 2d``: maximum and minimum over rows of the first d columns."""
     top = out[0, start : start + d]
     low = out[0, start + d : start + 2 * d]
-    top[:] = out[0, :d]
-    low[:] = out[0, :d]
+    for j in range(d):
+        top[j] = low[j] = out[0, j]
     for i in range(1, out.shape[0]):
+        row = out[i, :d]
         for j in range(d):
-            top[j] = max(top[j], out[i, j])
-            low[j] = min(low[j], out[i, j])
+            top[j] = max(top[j], row[j])
+            low[j] = min(low[j], row[j])
     for i in range(1, out.shape[0]):
-        out[i, start : start + 2 * d] = out[0, start : start + 2 * d]
+        copy = out[i, start : start + d]
+        for j in range(d):
+            copy[j] = top[j]
+        copy = out[i, start + d : start + 2 * d]
+        for j in range(d):
+            copy[j] = low[j]
 
 
 @njit

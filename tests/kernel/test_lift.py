@@ -190,3 +190,11 @@ def test_plain_rows__changes_float16_only():
     rows = np.ones((2, 3), np.float32)
     assert kernel.plain_rows(rows) is rows
     assert kernel.plain_rows(rows.astype(np.float16)).dtype == np.uint16
+
+
+def test_lift_bag__holds_few_angles_and_gives_a_long_bag_the_same_bits():
+    rng = np.random.default_rng(3)
+    lift = made_lift(rng, 5, 40, unit=1)
+    rows = made_rows(rng, 2 * kernel.FOURIER_ROWS + 7, 5, np.float32)
+    alone = np.concatenate([lifted(lift, row[None]) for row in rows])
+    np.testing.assert_array_equal(lifted(lift, rows), alone)
