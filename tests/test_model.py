@@ -8,7 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import safetensors
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.errors import StreammimlError
@@ -70,7 +70,6 @@ def saved(tmp_path):
     return path
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     sizes=st.fixed_dictionaries(
         {name: st.integers(1, 9) for name in ("d", "m", "k", "n_labels")}

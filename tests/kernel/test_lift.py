@@ -1,13 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.kernel import lift as kernel
 from tests.oracles import lift as oracle
 
-# The first example of a type compiles.
-unhurried = settings(deadline=None)
 DTYPES = [np.float32, np.float16, np.uint8, np.int8, np.int16]
 
 
@@ -72,7 +70,6 @@ def lifted_sparse(module, lift, offsets, columns, values, start, stop):
     return out
 
 
-@unhurried
 @given(case=lift_and_rows())
 def test_lift_bag__agrees_with_oracle(case):
     lift, rows = case
@@ -89,7 +86,6 @@ def test_lift_bag__agrees_with_oracle(case):
     assert (got[:, -1] == 1).all()
 
 
-@unhurried
 @given(case=lift_and_rows(contexts=[0]))
 def test_lift_bag__gives_a_row_the_same_bits_in_any_bag(case):
     lift, rows = case
@@ -98,7 +94,6 @@ def test_lift_bag__gives_a_row_the_same_bits_in_any_bag(case):
     np.testing.assert_array_equal(lifted(lift, rows[::-1].copy())[::-1], alone)
 
 
-@unhurried
 @given(case=lift_and_rows(contexts=[1]))
 def test_lift_bag__context_is_the_extremes_of_the_scaled_rows(case):
     lift, rows = case
@@ -125,7 +120,6 @@ def test_unit_rows__survive_values_whose_squares_leave_float32():
     np.testing.assert_allclose(got[:, :3], [[0.6, 0, 0.8]] * 2, rtol=1e-6)
 
 
-@unhurried
 @given(case=sparse_block())
 def test_lift_sparse_bag__agrees_with_oracle_on_any_range(case):
     lift, rows, offsets, columns, values = case
@@ -138,7 +132,6 @@ def test_lift_sparse_bag__agrees_with_oracle_on_any_range(case):
         np.testing.assert_allclose(got[2], want[2], rtol=1e-6, atol=1e-6)
 
 
-@unhurried
 @given(case=sparse_block())
 def test_lift_sparse_bag__equals_the_dense_lift_without_centring(case):
     lift, rows, offsets, columns, values = case

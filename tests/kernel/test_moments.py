@@ -1,13 +1,10 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.kernel import moments as kernel
 from streammiml.kernel.lift import plain_rows
 from tests.oracles import moments as oracle
-
-# The first example of a type compiles.
-unhurried = settings(deadline=None, max_examples=50)
 
 
 @st.composite
@@ -29,7 +26,6 @@ def assert_agree(moments, rows, columns, values, transform):
     assert moments.counts.tolist() == counts
 
 
-@unhurried
 @given(rows=some_rows(), transform=st.integers(0, 2))
 def test_add_dense__agrees_with_oracle(rows, transform):
     moments = kernel.empty_moments(rows.shape[1])
@@ -38,7 +34,6 @@ def test_add_dense__agrees_with_oracle(rows, transform):
     assert_agree(moments, rows, columns, rows.ravel(), transform)
 
 
-@unhurried
 @given(rows=some_rows(), transform=st.integers(0, 2))
 def test_add_sparse__agrees_with_oracle(rows, transform):
     moments = kernel.empty_moments(rows.shape[1])

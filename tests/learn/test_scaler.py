@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.config import LiftSpec, ScaleSpec
@@ -9,8 +9,6 @@ from streammiml.kernel.lift import lift_bag, lift_width, plain_rows
 from streammiml.learn import scaler
 from tests.oracles import lift as oracle
 
-# The first example of a type compiles.
-unhurried = settings(deadline=None, max_examples=40)
 NONE = LiftSpec()
 FITTED = ["standard", "standard+unit", "maxabs", "sqrt:standard", "log1p:maxabs"]
 
@@ -52,7 +50,6 @@ def rows_of_features(draw):
     return rows.astype(draw(st.sampled_from([np.float32, np.float16, np.int16])))
 
 
-@unhurried
 @given(
     rows=rows_of_features(), scale=st.sampled_from(["standard", "sqrt:standard", "log1p:standard"])
 )
@@ -73,14 +70,12 @@ def test_standard__gives_mean_zero_equal_variance_and_mean_square_norm_one(rows,
         assert (scaled**2).sum(axis=1).mean() == pytest.approx(1, abs=2 * slack.max())
 
 
-@unhurried
 @given(rows=rows_of_features())
 def test_standard_unit__gives_unit_rows(rows):
     norms = np.linalg.norm(lifted(fitted(rows, "standard+unit").lift, rows)[:, :-1], axis=1)
     assert (np.isclose(norms, 1, atol=1e-5) | (norms == 0)).all()
 
 
-@unhurried
 @given(rows=rows_of_features())
 def test_maxabs__divides_by_the_largest_and_one_factor(rows):
     fit = fitted(rows, "maxabs")
@@ -94,7 +89,6 @@ def test_maxabs__divides_by_the_largest_and_one_factor(rows):
         assert (scaled**2).sum(axis=1).mean() == pytest.approx(1, abs=1e-4)
 
 
-@unhurried
 @given(
     rows=rows_of_features(), scale=st.sampled_from(["none", "unit", "sqrt:unit", *FITTED, "auto"])
 )
@@ -103,7 +97,6 @@ def test_fit__never_gives_anything_but_numbers(rows, scale):
     assert np.isfinite(lifted(fitted(rows, scale).lift, rows)).all()
 
 
-@unhurried
 @given(rows=rows_of_features(), scale=st.sampled_from([*FITTED, "auto"]), cut=st.integers(0, 60))
 def test_fit__does_not_depend_on_how_rows_come_in_blocks(rows, scale, cut):
     cuts = sorted({min(cut, len(rows)), len(rows) // 2})
@@ -114,7 +107,6 @@ def test_fit__does_not_depend_on_how_rows_come_in_blocks(rows, scale, cut):
     assert same_bytes(fitted_sparse(kept, scale).lift, fitted_sparse(kept, scale, cuts=cuts).lift)
 
 
-@unhurried
 @given(rows=rows_of_features(), scale=st.sampled_from(["standard", "maxabs", "sqrt:standard+unit"]))
 def test_sparse_fit__has_the_deviations_of_the_dense_one_and_no_centre(rows, scale):
     rows = np.where(np.random.default_rng(len(rows)).random(rows.shape) < 0.6, 0, rows)
