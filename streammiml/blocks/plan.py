@@ -112,7 +112,7 @@ class Plan:
 
     def blocks_at(self, epoch: int, positions: NDArray[Any]) -> I64:
         """Blocks that stand at these positions of an epoch."""
-        return permuted(positions, self.n_blocks, self.seed, epoch)
+        return permuted(np.asarray(positions) % self.n_blocks, self.n_blocks, self.seed, epoch)
 
     def bags_of(self, block: int) -> tuple[int, int]:
         """Half-open range of a block's bags."""
@@ -120,17 +120,23 @@ class Plan:
 
     def rounds_of(self, epoch: int, positions: NDArray[Any], bags: NDArray[Any]) -> I64:
         """Rounds in which bags are visited; ``positions`` are those of their blocks."""
-        delays = below(mixed(bags, self.seed, epoch, 1), self.window)
-        rounds: I64 = (positions + delays) % self.n_blocks
+        rounds: I64 = (positions + self.delays_of(epoch, bags)) % self.n_blocks
         return rounds
+
+    def delays_of(self, epoch: int, bags: NDArray[Any]) -> I64:
+        """How many rounds after its block each bag is visited."""
+        return below(mixed(bags, self.seed, epoch, 1), self.window)
 
     def turns_of(self, epoch: int, bags: NDArray[Any]) -> U64:
         """What the bags of one round are sorted by."""
         return mixed(bags, self.seed, epoch, 2)
 
     def positions_in(self, round_number: int) -> I64:
-        """Positions whose blocks have bags in a round, the one that joined last at the end."""
-        return np.arange(round_number - self.window + 1, round_number + 1) % self.n_blocks
+        """Positions whose blocks have bags in a round, the one that joined last at the end.
+
+        Positions below 0 are those before the end of the circle.
+        """
+        return np.arange(round_number - self.window + 1, round_number + 1)
 
     def round_sizes(self, epoch: int) -> I64:
         """Bags of each round of an epoch."""

@@ -1,0 +1,155 @@
+"""Streaming: what comes is what the plan says, whatever is read ahead and wherever it begins."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.writer import BagWriter
+from streammiml.blocks.plan import ORDERS, Plan
+from streammiml.blocks.stream import ReadSettings, Stream, blocks_held
+from streammiml.errors import StoreError
+
+N_BAGS = 211
+
+
+def block_of_bags(sparse):
+    rng = np.random.default_rng(3)
+    sizes, n_labels = rng.integers(1, 5, N_BAGS), rng.integers(0, 3, N_BAGS)
+    rows = np.repeat(np.arange(N_BAGS, dtype=np.float32) + 1, sizes)
+    dense = np.stack([rows, np.zeros(len(rows), np.float32), -rows], axis=1)
+    labels = [np.sort(rng.choice(9, n, replace=False)) for n in n_labels]
+    kept = dense
+    if sparse:
+        entries = np.array([0, 2] * len(dense), np.uint32)
+        kept = SparseRows(np.arange(len(dense) + 1) * 2, entries, dense[:, [0, 2]].reshape(-1), 3)
+    return BagBlock(
+        from_sizes(sizes), kept, from_sizes(n_labels), np.concatenate(labels).astype(np.int32)
+    )
+
+
+@pytest.fixture(scope="module", params=["dense", "sparse"])
+def store(request, tmp_path_factory):
+    block = block_of_bags(request.param == "sparse")
+    path = tmp_path_factory.mktemp("stream") / "s.zarr"
+    spec = StoreSpec(n_features=3, sparse=request.param == "sparse", n_labels=9, chunk_bytes=64)
+    with BagWriter.begin(path, spec) as writer:
+        writer.write_part(0, block)
+        return writer.finish(1)
+
+
+def visited(store, plan, n, *, epoch=0, place=0, **read):
+    """The first ``n`` visits: (epoch, place, bag number), and that each bag is itself."""
+    out = []
+    with Stream(store, plan, epoch=epoch, place=place, read=ReadSettings(**read)) as stream:
+        for batch in stream:
+            assert len(batch.bags) == len(batch.numbers)
+            for i, number in enumerate(batch.numbers.tolist()):
+                want = store.read(number, number + 1)
+                np.testing.assert_array_equal(batch.bags.rows_of(i), want.rows_of(0))
+                np.testing.assert_array_equal(batch.bags.labels_of(i), want.labels_of(0))
+                out.append((batch.epoch, batch.place + i, number))
+            if len(out) >= n:
+                return out[:n]
+    return out
+
+
+def expected(plan, n_epochs):
+    """Bags of each epoch, straight from the definition."""
+    for epoch in range(n_epochs):
+        if plan.order != "blocks":
+            yield plan.bags_at(epoch, 0, plan.n_bags).tolist()
+            continue
+        bags = np.arange(plan.n_bags)
+        position = np.empty(plan.n_blocks, np.int64)
+        position[plan.blocks_at(epoch, np.arange(plan.n_blocks))] = np.arange(plan.n_blocks)
+        rounds = plan.rounds_of(epoch, position[bags // plan.block_bags], bags)
+        yield np.lexsort((plan.turns_of(epoch, bags), rounds)).tolist()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("block_bags", "mix_blocks"), [(4, 6), (16, 3), (7, 100), (1, 1)])
+def test_stream__is_the_plan_bag_for_bag(order, block_bags, mix_blocks, store):
+    plan = Plan(order=order, n_bags=N_BAGS, seed=2, block_bags=block_bags, mix_blocks=mix_blocks)
+    want = [
+        (epoch, place, bag)
+        for epoch, bags in enumerate(expected(plan, 3))
+        for place, bag in enumerate(bags)
+    ]
+    assert visited(store, plan, len(want)) == want
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    epoch=st.integers(0, 2),
+    place=st.integers(0, N_BAGS - 1),
+    order=st.sampled_from(ORDERS),
+    mix_blocks=st.sampled_from([1, 5, 60]),
+    read=st.fixed_dictionaries(
+        {
+            "threads": st.integers(1, 3),
+            "blocks_ahead": st.integers(1, 9),
+            "batches_ahead": st.integers(1, 3),
+        }
+    ),
+)
+def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
+    store, epoch, place, order, mix_blocks, read
+):
+    plan = Plan(order=order, n_bags=N_BAGS, seed=9, block_bags=8, mix_blocks=mix_blocks)
+    whole = list(itertools.chain.from_iterable(expected(plan, 4)))
+    begin = epoch * N_BAGS + place
+    got = visited(store, plan, 60, epoch=epoch, place=place, **read)
+    assert [bag for _, _, bag in got] == whole[begin : begin + 60]
+    assert got[0][:2] == (epoch, place)
+
+
+def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
+    real = store.read
+
+    def read(start, stop):
+        if start >= 100:
+            raise StoreError("block is damaged")
+        return real(start, stop)
+
+    monkeypatch.setattr(store, "read", read)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=2)
+    with (
+        Stream(store, plan, read=ReadSettings()) as stream,
+        pytest.raises(StoreError, match="block is damaged"),
+    ):
+        for _ in stream:
+            pass
+
+
+def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(store, monkeypatch):
+    held, most = set(), 0
+    real = store.read
+
+    class Tracked(BagBlock):
+        __slots__ = ("number",)
+
+        def __del__(self):
+            held.discard(id(self))
+
+    def read(start, stop):
+        nonlocal most
+        block = real(start, stop)
+        tracked = Tracked(block.bag_offsets, block.rows, block.label_offsets, block.label_indices)
+        held.add(id(tracked))
+        most = max(most, len(held))
+        return tracked
+
+    monkeypatch.setattr(store, "read", read)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
+    ahead = ReadSettings(threads=2, blocks_ahead=3)
+    with Stream(store, plan, read=ahead) as stream:
+        for batch in stream:
+            if batch.epoch == 2:
+                break
+    assert 20 <= most <= blocks_held(plan, ahead) == 20 + 3 + 2 + 32
