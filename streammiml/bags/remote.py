@@ -58,6 +58,8 @@ ENDPOINTS = (
     "AZURE_STORAGE_ENDPOINT",
     "GOOGLE_BASE_URL",
 )
+# The library's threads begin with its first request, and a fork does not carry them along.
+_STARTED_IN: dict[str, int] = {}
 
 
 class RemotePlace:
@@ -160,6 +162,11 @@ class RemotePlace:
     @contextmanager
     def _asking(self, failure: str, seconds: float) -> Iterator[None]:
         """Turn what the library raises into one line that says what to do."""
+        if _STARTED_IN.setdefault("process", os.getpid()) != os.getpid():
+            raise StoreError(
+                f"{failure}: this process was forked from one that used a URL before, and would "
+                "hang; start processes by spawn or forkserver"
+            )
         begun = time.monotonic()
         try:
             yield

@@ -31,7 +31,7 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.layout import FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, array_names
 from streammiml.bags.offsets import from_sizes
-from streammiml.bags.place import LocalPlace, file_crc, sync_file, sync_folder
+from streammiml.bags.place import SCHEMES, LocalPlace, file_crc, sync_file, sync_folder
 from streammiml.bags.store import BagStore, open_one
 from streammiml.bags.writer import id_hashes, said_of
 from streammiml.bags.zarr_writing import ForeignArray, foreign_arrays
@@ -41,6 +41,8 @@ from streammiml.errors import StoreError
 def seal(where: str | os.PathLike[str]) -> BagStore:
     """Check a store written by others, add what makes it complete, and open it."""
     path = Path(where)
+    if os.fspath(where).startswith(SCHEMES):
+        raise StoreError(f"{where} cannot be sealed: seal a local copy, then send its {FOLDER}")
     if not path.is_dir():
         raise StoreError(f"{path} does not exist" if not path.exists() else f"{path} is no folder")
     if (path / MANIFEST).exists():

@@ -18,6 +18,7 @@ from streammiml.bags import remote
 from streammiml.bags.layout import MANIFEST, OWNER
 from streammiml.bags.place import Unreadable, open_place
 from streammiml.bags.remote import RemotePlace, deadline, object_store
+from streammiml.bags.seal import seal
 from streammiml.bags.store import open_one, open_store
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError, StreammimlError
@@ -110,6 +111,30 @@ def test_remote_place__survives_pickling(s3):
     store = write_store(f"{s3}/c.zarr", made_block())
     place = pickle.loads(pickle.dumps(store.place))
     assert place.read_all(MANIFEST) == store.place.read_all(MANIFEST)
+
+
+def test_remote_place__says_that_a_fork_cannot_use_it(s3):
+    place = write_store(f"{s3}/c.zarr", made_block()).place
+    reader, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            place.read_all(MANIFEST)
+        except StoreError as error:
+            os.write(sender, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(sender)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    assert os.waitpid(child, 0) == (child, 0)
+    assert "cannot be read: this process was forked from one that used a URL" in said
+
+
+def test_seal__is_for_local_folders():
+    with pytest.raises(StoreError, match=r"c\.zarr cannot be sealed: seal a local copy, then send"):
+        seal("s3://corpora/c.zarr")
 
 
 # Absent or complete.
@@ -296,7 +321,7 @@ import os, signal, sys
 from streammiml.bags.writer import BagWriter
 from tests.bags.test_remote import SMALL, parts_of, small
 with small(), BagWriter.begin(sys.argv[1], SMALL) as writer:
-    for number, part in enumerate(parts_of()[1]):
+    for number, part in enumerate(parts_of(n_bags=12)[1]):
         writer.write_part(number, part)
         print(number, flush=True)
     signal.pause()
@@ -304,7 +329,7 @@ with small(), BagWriter.begin(sys.argv[1], SMALL) as writer:
 
 
 def test_s3_upload__killed_by_the_system_goes_on(s3, backend, tmp_path):
-    url, (block, parts) = f"{s3}/c.{backend}", parts_of()
+    url, (block, parts) = f"{s3}/c.{backend}", parts_of(n_bags=12)
     settings = {**os.environ, "TMPDIR": str(tmp_path)}
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, url], cwd=ROOT, env=settings, stdout=subprocess.PIPE
