@@ -1,0 +1,235 @@
+"""Arrays by range: any cutting, any range; a fault that passes, and one that stays."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammiml.bags import zarr_rows, zarr_writing
+from streammiml.bags.appending import ArrayWriter, table_pages
+from streammiml.bags.chunks import CachedArray, VerifiedArray, fetch_checked
+from streammiml.bags.layout import RECORD, table_key
+from streammiml.bags.place import LocalPlace, Unreadable
+from streammiml.errors import StoreError
+from tests.stores import sizes
+
+
+class FaultyPlace(LocalPlace):
+    """A folder whose next reads fail in a given way."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.faults: list[str] = []
+        self.reads = 0
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        self.reads += 1
+        fault = self.faults.pop() if self.faults else ""
+        if fault == "error":
+            raise Unreadable("cannot be read: Input/output error")
+        super().read_into(key, offset, buffer)
+        if fault == "flip":
+            buffer[0] ^= 1
+
+
+def written(folder: Path, parts, *, chunk, per_file, width=1, codec="none", ending=True, piece=0):
+    """An array in files of its own, and all that is needed to open it."""
+    files = []
+    writer = ArrayWriter(
+        folder,
+        "rows" if width > 1 else "x",
+        parts[0].dtype.name,
+        width=width,
+        chunk=chunk,
+        shard_chunks=per_file,
+        piece=piece,
+        key=lambda number: f"c/{number}",
+        close=lambda key, _, size, crc: files.append([key, size, crc]),
+        codec=codec,
+        encode=None if codec == "none" else lambda v: zarr_writing.compress(v, codec),
+        ending=(lambda slots: zarr_writing.shard_index(slots, per_file)) if ending else None,
+    )
+    for part in parts:
+        writer.append(part)
+    writer.finish()
+    table = np.frombuffer(writer.take_records(), RECORD)
+    path = folder / table_key(writer.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(table.tobytes())
+    entry = writer.entry("raw" if codec == "none" else "blosc", table_pages(table))
+    return writer.name, entry, files
+
+
+def decoder(entry):
+    return zarr_rows._decoder(entry)
+
+
+@st.composite
+def cut_arrays(draw):
+    """Parts of an array, and how to cut it."""
+    width = draw(st.sampled_from([1, 1, 3]))
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    dtype = draw(st.sampled_from(["int64", "int32", "uint8", "float32"]))
+    rng = np.random.default_rng(sum(lengths))
+    parts = [rng.integers(0, 100, (n, width) if width > 1 else n).astype(dtype) for n in lengths]
+    piece = draw(st.integers(1, 3))
+    how = {
+        "chunk": piece * draw(st.integers(1, 3)),
+        "per_file": draw(st.integers(1, 4)),
+        "width": width,
+        "codec": draw(st.sampled_from(["none", "lz4", "zstd"])),
+        "ending": draw(st.booleans()),
+        "piece": draw(st.sampled_from([0, piece])),
+    }
+    return parts, how
+
+
+@given(case=cut_arrays(), page=st.sampled_from([1, 2, 2048]), data=st.data())
+def test_range__is_what_was_appended_there(case, page, data):
+    parts, how = case
+    whole = np.concatenate(parts)
+    with tempfile.TemporaryDirectory() as folder, sizes(page=page):
+        name, entry, files = written(Path(folder), parts, **how)
+        array = VerifiedArray(LocalPlace(Path(folder)), name, entry, files, decoder(entry))
+        assert len(array) == len(whole)
+        assert sum(size for _, size, _ in files) == sum(
+            path.stat().st_size for path in (Path(folder) / "c").glob("*")
+        )
+        for _ in range(3):
+            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+            got = array.read(start, stop)
+            assert got.dtype == whole.dtype
+            np.testing.assert_array_equal(got, whole[start:stop])
+
+
+@given(case=cut_arrays(), data=st.data())
+def test_cached_range__is_looked_at_and_the_same(case, data):
+    parts, how = case
+    parts, how = [part.reshape(-1) for part in parts], {**how, "width": 1}
+    whole, seen = np.concatenate(parts), []
+    with tempfile.TemporaryDirectory() as folder, sizes(page=2):
+        name, entry, files = written(Path(folder), parts, **how)
+        place = LocalPlace(Path(folder))
+        array = CachedArray(place, name, entry, files, decoder(entry), inspect=seen.extend)
+        for _ in range(4):
+            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+            np.testing.assert_array_equal(array.read(start, stop), whole[start:stop])
+            assert set(whole[start:stop].tolist()) <= set(seen)
+
+
+@given(case=cut_arrays(), stops=st.sets(st.integers(0, 4)))
+def test_array__stopped_after_any_part_goes_on_as_if_nothing_had_been(case, stops):
+    parts, how = case
+    piece = how.pop("piece")
+    with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b, sizes(page=2):
+        written(Path(a), parts, **how, piece=piece)
+        files, records = [], b""
+
+        def fresh():
+            codec = how["codec"]
+            slots = how["per_file"]
+            return ArrayWriter(
+                Path(b),
+                "x",
+                parts[0].dtype.name,
+                width=how["width"],
+                chunk=how["chunk"],
+                shard_chunks=slots,
+                piece=piece,
+                key=lambda number: f"c/{number}",
+                close=lambda *of: files.append(of),
+                codec=codec,
+                encode=None if codec == "none" else lambda v: zarr_writing.compress(v, codec),
+                ending=(lambda s: zarr_writing.shard_index(s, slots)) if how["ending"] else None,
+            )
+
+        writer = fresh()
+        for number, part in enumerate(parts):
+            if number in stops:
+                numbers, rest = writer.state()
+                kept = json.dumps(numbers)
+                records += writer.take_records()
+                # What is written after the state is known, and then lost, must leave no trace.
+                writer.append(parts[0])
+                writer = fresh()
+                writer.restore(json.loads(kept), rest)
+            writer.append(part)
+        writer.finish()
+        records += writer.take_records()
+        for path in (Path(a) / "c").glob("*"):
+            assert path.read_bytes() == (Path(b) / "c" / path.name).read_bytes()
+        tables = list((Path(a) / "_streammiml").iterdir())
+        assert tables[0].read_bytes() == records
+
+
+@pytest.fixture
+def array(tmp_path):
+    """Twenty numbers in chunks of four, two to a file."""
+    name, entry, files = written(tmp_path, [np.arange(20)], chunk=4, per_file=2)
+    place = FaultyPlace(tmp_path)
+    return place, VerifiedArray(place, name, entry, files, decoder(entry))
+
+
+@pytest.mark.parametrize("fault", ["error", "flip"])
+def test_fault_that_passes__is_mended_by_a_second_try(array, fault):
+    place, numbers = array
+    numbers.read(0, 1)
+    place.faults = [fault]
+    assert numbers.read(0, 20).tolist() == list(range(20))
+
+
+def test_fault_that_stays__names_the_file(array):
+    place, numbers = array
+    numbers.read(0, 1)
+    place.faults = ["error", "error"]
+    with pytest.raises(StoreError, match=r"/c/1 cannot be read: Input/output error; restore the"):
+        numbers.read(8, 12)
+    place.faults = ["flip", "flip"]
+    with pytest.raises(StoreError, match=r"/c/1 is damaged: x from element 12 on fails its check"):
+        numbers.read(12, 16)
+
+
+def test_faults_of_the_table__name_the_table(array):
+    place, numbers = array
+    place.faults = ["flip", "flip"]
+    with pytest.raises(StoreError, match=r"chunks-x.bin is damaged: page 0 fails its checksum"):
+        numbers.read(0, 1)
+
+
+def test_chunks_that_lie_end_to_end__are_fetched_by_one_read(array):
+    place, numbers = array
+    numbers.read(0, 1)
+    place.reads = 0
+    numbers.read(0, 20)
+    assert place.reads == 3
+
+
+def test_missing_and_short_files__are_said_to_be(array):
+    place, numbers = array
+    (place.path / "c/0").unlink()
+    (place.path / "c/1").write_bytes(b"\0" * 40)
+    (place.path / "c/2").unlink()
+    (place.path / "c/2").mkdir()
+    with pytest.raises(StoreError, match=r"/c/0 is missing; restore the file or convert the"):
+        numbers.read(0, 1)
+    with pytest.raises(StoreError, match=r"/c/1 is short: ends at byte 40, needed 64"):
+        numbers.read(12, 13)
+    with pytest.raises(StoreError, match=r"/c/2 is a folder, expected a file"):
+        numbers.read(16, 17)
+
+
+def test_checked_bytes__are_refused_when_edited(tmp_path):
+    (tmp_path / "x.json").write_bytes(b"{}")
+    with pytest.raises(StoreError, match=r"x.json is damaged or was edited: it fails its checksum"):
+        fetch_checked(LocalPlace(tmp_path), "x.json", [0, 2, 1])
+
+
+def test_file_that_cannot_be_looked_at__is_no_traceback(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StoreError, match=r"/a cannot be read: Too many levels of symbolic links"):
+        LocalPlace(tmp_path).size("a")
