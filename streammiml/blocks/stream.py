@@ -26,15 +26,20 @@ from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
 BATCH_BAGS = 64
 
 
+LeaveOut = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Says of bag numbers which are not visited: those held out for validation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Bags in the order of their visit; the first stands at ``place`` of the epoch."""
+    """Bags in the order of their visit."""
 
     epoch: int
-    place: int
     bags: BagBlock
     numbers: NDArray[np.int64]
     """Numbers of the bags in the store."""
+    places: NDArray[np.int64]
+    """Places of the bags in the epoch; those of bags left out are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +61,17 @@ class Stream:
     """Batches without end, from a place of an epoch on; a context that lets its threads go."""
 
     def __init__(
-        self, store: Bags, plan: Plan, *, epoch: int = 0, place: int = 0, read: ReadSettings
+        self,
+        store: Bags,
+        plan: Plan,
+        *,
+        epoch: int = 0,
+        place: int = 0,
+        read: ReadSettings,
+        leave_out: LeaveOut | None = None,
     ) -> None:
         self._store, self._plan, self._settings = store, plan, read
+        self._leave_out = leave_out or (lambda bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._kept: dict[int, BagBlock] = {}
         made = self._mixed(epoch, place) if plan.order == "blocks" else self._drawn(epoch, place)
@@ -100,9 +113,12 @@ class Stream:
 
         def read(span: _Span) -> Batch:
             numbers = self._plan.bags_at(span.epoch, span.start, span.stop)
-            return Batch(span.epoch, span.start, self._store.read_bags(numbers), numbers)
+            kept = ~self._leave_out(numbers)
+            numbers, places = numbers[kept], np.arange(span.start, span.stop)[kept]
+            return Batch(span.epoch, self._store.read_bags(numbers), numbers, places)
 
-        yield from self._readers(read, _spans(self._plan.n_bags, epoch, place))
+        batches = self._readers(read, _spans(self._plan.n_bags, epoch, place))
+        yield from (batch for batch in batches if len(batch.numbers))
 
     def _mixed(self, epoch: int, place: int) -> Iterator[Batch]:
         """The order that mixes blocks, epoch after epoch."""
@@ -118,7 +134,7 @@ class Stream:
         block = self._kept.get(load.block) or self._store.read(start, stop)
         if self._plan.window == self._plan.n_blocks:
             self._kept[load.block] = block
-        return _Held(block, start, load.position)
+        return _Held(block, start, load.position, self._leave_out(np.arange(start, stop)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +170,13 @@ def _loads(plan: Plan, epoch: int, first_round: int) -> Iterator[_Load]:
 class _Held:
     """A block in the buffer, with its offsets as plain integers: they are asked for bag by bag."""
 
-    __slots__ = ("block", "first_bag", "label_ends", "position", "row_ends")
+    __slots__ = ("block", "first_bag", "label_ends", "left_out", "position", "row_ends")
 
-    def __init__(self, block: BagBlock, first_bag: int, position: int) -> None:
+    def __init__(
+        self, block: BagBlock, first_bag: int, position: int, left_out: NDArray[np.bool_]
+    ) -> None:
         self.block, self.first_bag, self.position = block, first_bag, position
+        self.left_out: list[bool] = left_out.tolist()
         self.row_ends: list[int] = block.bag_offsets.tolist()
         self.label_ends: list[int] = block.label_offsets.tolist()
 
@@ -179,8 +198,10 @@ def _rounds(
             _enter(plan, epoch, next(blocks), number, waiting)
         visits += sorted(waiting.pop(number, ()), key=itemgetter(0))
         if len(visits) - skip >= BATCH_BAGS or number + 1 == plan.n_blocks:
-            if len(visits) > skip:
-                yield _batch(epoch, place + skip, visits[skip:])
+            numbered = list(enumerate(visits, place))[skip:]
+            chosen = [(at, visit) for at, visit in numbered if not visit[1].left_out[visit[2]]]
+            if chosen:
+                yield _batch(epoch, chosen)
             place, skip, visits = place + len(visits), max(0, skip - len(visits)), []
 
 
@@ -200,11 +221,11 @@ def _enter(plan: Plan, epoch: int, held: _Held, now: int, waiting: dict[int, lis
             waiting[number].append((turns[bag], held, bag))
 
 
-def _batch(epoch: int, place: int, visits: list[_Visit]) -> Batch:
-    """Lay bags end to end, in order."""
+def _batch(epoch: int, visits: list[tuple[int, _Visit]]) -> Batch:
+    """Lay bags end to end, in order; each visit comes with its place."""
     rows: list[Any] = []
     labels: list[NDArray[np.int32]] = []
-    for _, held, bag in visits:
+    for _, (_, held, bag) in visits:
         block, start, stop = held.block, held.row_ends[bag], held.row_ends[bag + 1]
         is_sparse = isinstance(block.rows, SparseRows)
         rows.append(block.rows.slice(start, stop) if is_sparse else block.rows[start:stop])  # type: ignore[union-attr,index]
@@ -215,8 +236,8 @@ def _batch(epoch: int, place: int, visits: list[_Visit]) -> Batch:
         label_offsets=from_sizes(list(map(len, labels))),
         label_indices=np.concatenate(labels),
     )
-    numbers = np.array([held.first_bag + bag for _, held, bag in visits])
-    return Batch(epoch, place, bags, numbers)
+    numbers = np.array([held.first_bag + bag for _, (_, held, bag) in visits])
+    return Batch(epoch, bags, numbers, np.array([place for place, _ in visits]))
 
 
 def _join_sparse(parts: list[SparseRows]) -> SparseRows:

@@ -43,17 +43,18 @@ def store(request, tmp_path_factory):
         return writer.finish(1)
 
 
-def visited(store, plan, n, *, epoch=0, place=0, **read):
+def visited(store, plan, n, *, epoch=0, place=0, leave_out=None, **read):
     """The first ``n`` visits: (epoch, place, bag number), and that each bag is itself."""
     out = []
-    with Stream(store, plan, epoch=epoch, place=place, read=ReadSettings(**read)) as stream:
+    where = {"epoch": epoch, "place": place, "leave_out": leave_out}
+    with Stream(store, plan, **where, read=ReadSettings(**read)) as stream:
         for batch in stream:
             assert len(batch.bags) == len(batch.numbers)
             for i, number in enumerate(batch.numbers.tolist()):
                 want = store.read(number, number + 1)
                 np.testing.assert_array_equal(batch.bags.rows_of(i), want.rows_of(0))
                 np.testing.assert_array_equal(batch.bags.labels_of(i), want.labels_of(0))
-                out.append((batch.epoch, batch.place + i, number))
+                out.append((batch.epoch, int(batch.places[i]), number))
             if len(out) >= n:
                 return out[:n]
     return out
@@ -107,6 +108,19 @@ def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
     got = visited(store, plan, 60, epoch=epoch, place=place, **read)
     assert [bag for _, _, bag in got] == whole[begin : begin + 60]
     assert got[0][:2] == (epoch, place)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("place", [0, 100])
+def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, store):
+    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=6)
+    want = [
+        (0, at, bag)
+        for at, bag in enumerate(next(expected(plan, 1)))
+        if at >= place and bag % 5 != 2
+    ]
+    got = visited(store, plan, len(want), place=place, leave_out=lambda bags: bags % 5 == 2)
+    assert got == want
 
 
 def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
