@@ -85,10 +85,18 @@ class RangeHandler(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+class WholeHandler(SimpleHTTPRequestHandler):
+    """Files of a folder, always whole: as ``python -m http.server`` does it."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
 @contextmanager
-def http_server(folder: Path) -> Iterator[str]:
+def http_server(folder: Path, *, ranges: bool = True) -> Iterator[str]:
     """A plain HTTP server of a folder; gives its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(RangeHandler, directory=str(folder)))
+    handler = partial(RangeHandler if ranges else WholeHandler, directory=str(folder))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

@@ -98,6 +98,11 @@ class RemotePlace:
             except (PermissionDeniedError, UnauthenticatedError):
                 raise
             except Exception as error:
+                if "NotPartial" in str(error) or "RangeNotSupported" in str(error):
+                    raise StoreError(
+                        f"{self.name}/{key} cannot be read: its server does not know ranges of "
+                        "bytes; serve the store by one that does"
+                    ) from error
                 # What failed at once may be mended by one more try; else the time is used up.
                 if time.monotonic() - begun < self.seconds / 4:
                     raise Unreadable(f"cannot be read: {_why(error)}") from error

@@ -275,8 +275,8 @@ def go_on(writer, parts, written=None):
 @pytest.mark.parametrize(
     ("after", "step"),
     [
-        (False, 11),
-        (True, 11),
+        (False, 30),
+        (True, 30),
         pytest.param(False, 1, marks=pytest.mark.slow),
         pytest.param(True, 1, marks=pytest.mark.slow),
     ],
@@ -365,6 +365,17 @@ def test_http__reads_a_local_store(tiny):
             open_one(f"{address}/other.zarr")
         with pytest.raises(StoreError, match="cannot be listed: an http server has no list of f"):
             store.place.files()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_http__without_ranges_is_refused_at_open(tiny):
+    with (
+        http_server(tiny.path.parent, ranges=False) as address,
+        pytest.raises(
+            StoreError, match=r"tiny\.\w+/\S+ cannot be read: its server does not know r"
+        ),
+    ):
+        open_one(f"{address}/{tiny.path.name}")
 
 
 @pytest.mark.usefixtures("hurried")
