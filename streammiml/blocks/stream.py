@@ -198,11 +198,10 @@ def _rounds(
             _enter(plan, epoch, next(blocks), number, waiting)
         visits += sorted(waiting.pop(number, ()), key=itemgetter(0))
         if len(visits) - skip >= BATCH_BAGS or number + 1 == plan.n_blocks:
-            numbered = list(enumerate(visits, place))[skip:]
-            chosen = [(at, visit) for at, visit in numbered if not visit[1].left_out[visit[2]]]
-            if chosen:
-                yield _batch(epoch, chosen)
+            batch = _batch(epoch, place, skip, visits)
             place, skip, visits = place + len(visits), max(0, skip - len(visits)), []
+            if batch is not None:
+                yield batch
 
 
 def _enter(plan: Plan, epoch: int, held: _Held, now: int, waiting: dict[int, list[_Visit]]) -> None:
@@ -221,11 +220,15 @@ def _enter(plan: Plan, epoch: int, held: _Held, now: int, waiting: dict[int, lis
             waiting[number].append((turns[bag], held, bag))
 
 
-def _batch(epoch: int, visits: list[tuple[int, _Visit]]) -> Batch:
-    """Lay bags end to end, in order; each visit comes with its place."""
+def _batch(epoch: int, place: int, skip: int, visits: list[_Visit]) -> Batch | None:
+    """Lay bags end to end, in order, but for the first ``skip`` and those that are left out."""
+    numbered = list(enumerate(visits, place))[skip:]
+    chosen = [(at, held, bag) for at, (_, held, bag) in numbered if not held.left_out[bag]]
+    if not chosen:
+        return None
     rows: list[Any] = []
     labels: list[NDArray[np.int32]] = []
-    for _, (_, held, bag) in visits:
+    for _, held, bag in chosen:
         block, start, stop = held.block, held.row_ends[bag], held.row_ends[bag + 1]
         is_sparse = isinstance(block.rows, SparseRows)
         rows.append(block.rows.slice(start, stop) if is_sparse else block.rows[start:stop])  # type: ignore[union-attr,index]
@@ -236,8 +239,8 @@ def _batch(epoch: int, visits: list[tuple[int, _Visit]]) -> Batch:
         label_offsets=from_sizes(list(map(len, labels))),
         label_indices=np.concatenate(labels),
     )
-    numbers = np.array([held.first_bag + bag for _, (_, held, bag) in visits])
-    return Batch(epoch, bags, numbers, np.array([place for place, _ in visits]))
+    numbers = np.array([held.first_bag + bag for _, held, bag in chosen])
+    return Batch(epoch, bags, numbers, np.array([at for at, _, _ in chosen]))
 
 
 def _join_sparse(parts: list[SparseRows]) -> SparseRows:
