@@ -9,6 +9,7 @@ from crc32c import crc32c
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.chunks import tried_twice
+from streammiml.bags.layout import RECORD, table_key
 from streammiml.bags.place import Place
 from streammiml.bags.store import Bags, BagStore, metadata_problem
 from streammiml.digest import U64, Fingerprint, bag_digests
@@ -102,6 +103,10 @@ def _file_problem(place: Place, key: str, size: int, crc: int) -> str:
 
 
 def _table_problems(store: BagStore) -> Iterator[str]:
+    for name, entry in store.manifest.arrays.items():
+        key, size = table_key(name), sum(n for _, _, n in entry.pages) * RECORD.itemsize
+        if (found := store.place.size(key)) != size:
+            yield f"{store.name}/{key} has {found or 0} bytes, expected {size}"
     for table in store.tables():
         try:
             for number in range(len(table)):

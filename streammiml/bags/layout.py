@@ -136,8 +136,29 @@ class Manifest:
             raise StoreError(
                 f"{name}/{MANIFEST} is damaged (checksum differs); convert or seal the store again"
             )
-        arrays = {key: ArrayEntry(**entry) for key, entry in body.pop("arrays").items()}
-        return cls(**body, arrays=arrays, format_version=version)
+        try:
+            arrays = {key: ArrayEntry(**entry) for key, entry in body.pop("arrays").items()}
+            return cls(**body, arrays=arrays, format_version=version)
+        except (KeyError, TypeError, AttributeError):
+            raise StoreError(
+                f"{name}/{MANIFEST} is damaged (fields are missing or unknown); "
+                "convert or seal the store again"
+            ) from None
+
+    def contradiction(self) -> str:
+        """What the counts say against each other, or nothing."""
+        bags, rows = self.n_bags + 1, self.n_rows
+        wanted = {"bag_offsets": bags, "label_offsets": bags, "bag_id_offsets": bags}
+        wanted |= {"rows": rows, "row_labels": rows, "row_offsets": rows + 1}
+        for name, entry in self.arrays.items():
+            if entry.length != wanted.get(name, entry.length):
+                return f"{name} has {entry.length} elements, expected {wanted[name]}"
+        width = self.arrays["rows"].width if "rows" in self.arrays else self.n_features
+        return (
+            ""
+            if width == self.n_features
+            else (f"rows has {width} features, expected {self.n_features}")
+        )
 
 
 def _dump(body: dict[str, Any]) -> bytes:

@@ -61,6 +61,11 @@ class Bags(ABC):
     def n_label_entries(self) -> int:
         """Labels of all bags, added up."""
 
+    @property
+    @abstractmethod
+    def n_values(self) -> int:
+        """Stored values of all rows; of a view of sparse rows, about."""
+
     @abstractmethod
     def read(self, start: int, stop: int) -> BagBlock:
         """Read bags ``start`` to ``stop`` in one pass over their chunks.
@@ -193,6 +198,11 @@ class BagStore(Bags):
     def n_label_entries(self) -> int:
         """Labels of all bags, added up."""
         return len(self._arrays["label_indices"])
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of all rows."""
+        return len(self._arrays["values"]) if self.sparse else self.n_rows * self.n_features
 
     @cached_property
     def _said(self) -> dict[str, Any]:
@@ -348,6 +358,11 @@ class JoinedStore(Bags):
         """Labels of all bags, added up."""
         return sum(store.n_label_entries for store in self.stores)
 
+    @property
+    def n_values(self) -> int:
+        """Stored values of all rows."""
+        return sum(store.n_values for store in self.stores)
+
     def read(self, start: int, stop: int) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
         blocks = [store.read(a, b) for store, a, b in self._pieces(start, stop)]
@@ -410,6 +425,11 @@ class StoreView(Bags):
         """Labels of all bags, added up."""
         return int(self.labels(0, self.n_bags)[0][-1])
 
+    @property
+    def n_values(self) -> int:
+        """Stored values of all rows, as if all rows of the store had equally many."""
+        return round(self.base.n_values * self.n_rows / max(self.base.n_rows, 1))
+
     def read(self, start: int, stop: int) -> BagBlock:
         """Read bags ``start`` to ``stop`` of the view; see :meth:`Bags.read`."""
         self._check_range(start, stop)
@@ -469,6 +489,8 @@ def open_one(where: str | os.PathLike[str]) -> BagStore:
     """Open one store through its manifest, and check what describes it."""
     place = open_place(where)
     manifest = _manifest(place)
+    if manifest.contradiction():
+        raise damaged(place, MANIFEST, f"contradicts itself: {manifest.contradiction()}")
     checked = CHECKED_AT_OPEN if isinstance(place, LocalPlace) else CHECKED_AFAR
     for key, entry in islice(manifest.metadata.items(), checked):
         problem = metadata_problem(place, key, entry)

@@ -1,0 +1,549 @@
+"""Stores that came to harm: nothing is silently wrong, and every error names the file.
+
+Reading everything either raises StoreError naming the file, or returns exactly what was written;
+the whole check always reports the file. The controls show that the tests would notice silence.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+import streammiml as sm
+from streammiml.bags import audit, chunks, layout, store
+from streammiml.bags.appending import table_pages
+from streammiml.bags.block import BagBlock
+from streammiml.bags.layout import CODECS, FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, table_key
+from streammiml.errors import StoreError
+from tests.stores import (
+    BACKENDS,
+    as_sparse,
+    assert_same,
+    made_block,
+    made_spec,
+    sizes,
+    write_parts,
+)
+
+KINDS = [(b, k, c) for b in BACKENDS for k in ("dense", "sparse") for c in CODECS]
+# 300 for each backend and kind of rows; the long form has ten times as many.
+FLIPS = 300 // len(CODECS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    """Several chunks, files, row groups and pages of every array."""
+    with sizes():
+        yield
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A store to do harm to, its bags, and its files as they were written."""
+
+    path: Path
+    block: BagBlock
+    files: dict[str, bytes]
+
+    def put(self, key: str, content: bytes) -> None:
+        (self.path / key).write_bytes(content)
+
+    def heal(self, *keys: str) -> None:
+        for key in keys:
+            self.put(key, self.files[key])
+
+
+def make(path: Path, kind: str, codec: str, seed: int = 0) -> BagBlock:
+    block = made_block(10, seed=seed)
+    block = as_sparse(block) if kind == "sparse" else block
+    spec = made_spec(sparse=kind == "sparse", codec=codec, chunk_bytes=48)
+    write_parts(path, spec, [block.slice(0, 6), block.slice(6, 10)])
+    return block
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def victim(request, tmp_path_factory) -> Victim:
+    backend, kind, codec = request.param
+    path = tmp_path_factory.mktemp("victim") / f"x.{backend}"
+    block = make(path, kind, codec)
+    found = (file for file in path.rglob("*") if file.is_file())
+    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(found)}
+    assert len(files) > 10
+    return Victim(path, block, files)
+
+
+class Silent(AssertionError):
+    """Wrong values came back, and nobody said so."""
+
+
+def verdict(victim: Victim) -> str:
+    """What reading everything comes to: nothing if all is right, else the line of the error."""
+    block, n = victim.block, len(victim.block)
+    try:
+        found = sm.open_store(victim.path)
+        got, ids = found.read(0, n), found.bag_ids(0, n)
+        by_number = found.read_bags(np.arange(n)[::-1])
+        names = (found.label_names, found.feature_names, found.n_labels)
+    except StoreError as error:
+        return str(error)
+    try:
+        assert_same(got, block)
+        assert_same(by_number, block.take(np.arange(n)[::-1]))
+        assert ids == block.bag_ids
+        assert names == (["sea", "sky", "sun", "tree"], ["r", "g", "b"], 4)
+    except AssertionError as error:
+        raise Silent(str(error)) from error
+    return ""
+
+
+def checked(victim: Victim) -> str:
+    """What opening and the whole check report."""
+    try:
+        return "\n".join(sm.open_store(victim.path).check())
+    except StoreError as error:
+        return str(error)
+
+
+def names(line: str, *keys: str) -> bool:
+    """Whether a line names one of the files, or the manifest by what it is."""
+    told = [key in line for key in keys]
+    if MANIFEST in keys:
+        told += [FOLDER in line, "was written by store format" in line]
+    return any(told) and "\n" not in line.strip()
+
+
+def assert_noticed(victim: Victim, what: str, *keys: str) -> None:
+    line = verdict(victim)
+    assert not line or names(line, *keys), f"{what}: {line}"
+    report = checked(victim)
+    assert report, f"{what}: the check finds nothing"
+    assert any(names(each, *keys) for each in report.splitlines()), f"{what}: {report}"
+
+
+def flips(files: dict[str, bytes], n: int, seed: int) -> Iterator[tuple[str, bytes]]:
+    """Files with one bit flipped: any file as likely as another, half near its beginning."""
+    rng, keys = np.random.default_rng(seed), list(files)
+    for number in range(n):
+        key = keys[int(rng.integers(len(keys)))]
+        raw = bytearray(files[key])
+        if not raw:
+            continue
+        end = len(raw) if number % 2 else min(len(raw), 200)
+        raw[int(rng.integers(end))] ^= 1 << int(rng.integers(8))
+        yield key, bytes(raw)
+
+
+def test_store_without_harm__is_right(victim):
+    assert verdict(victim) == checked(victim) == ""
+
+
+def test_flipped_bits__are_never_silent(victim):
+    for key, content in flips(victim.files, FLIPS, seed=1):
+        victim.put(key, content)
+        assert_noticed(victim, f"a bit of {key} flipped", key)
+        victim.heal(key)
+
+
+@pytest.mark.slow
+def test_flipped_bits__are_never_silent_in_thousands(victim):
+    for key, content in flips(victim.files, 10 * FLIPS, seed=2):
+        victim.put(key, content)
+        assert_noticed(victim, f"a bit of {key} flipped", key)
+        victim.heal(key)
+
+
+def flipped_values(victim: Victim) -> Iterator[tuple[str, bytes]]:
+    """Files with one bit flipped in bytes that a read fetches, once for every chunk."""
+    manifest = Manifest.from_bytes(victim.files[MANIFEST], "x")
+    rng = np.random.default_rng(3)
+    for name in manifest.arrays:
+        for record in np.frombuffer(victim.files[table_key(name)], RECORD):
+            key = manifest.files[record["file"]][0]
+            raw = bytearray(victim.files[key])
+            # Zarr pads the last chunk; the values come first there, and last in Parquet.
+            first, size = int(record["offset"]), int(record["nbytes"])
+            at = first if victim.path.suffix == ".zarr" else first + size - 1
+            raw[at] ^= 1 << int(rng.integers(8))
+            yield key, bytes(raw)
+
+
+def test_flipped_bits_of_values__are_refused_by_reading(victim):
+    for key, content in flipped_values(victim):
+        victim.put(key, content)
+        line = verdict(victim)
+        assert names(line, key), f"a bit of {key} flipped: {line}"
+        victim.heal(key)
+
+
+def harmed(content: bytes) -> dict[str, bytes]:
+    half, less = content[: len(content) // 2], content[:-1]
+    more = content + b"\0"
+    return {"emptied": b"", "halved": half, "a byte short": less, "a byte long": more}
+
+
+def test_every_file_cut_or_lengthened__is_noticed(victim):
+    for key, content in victim.files.items():
+        for what, instead in harmed(content).items():
+            if instead != content:
+                victim.put(key, instead)
+                assert_noticed(victim, f"{key} {what}", key)
+                victim.heal(key)
+
+
+def test_every_file_deleted__is_noticed(victim):
+    for key in victim.files:
+        (victim.path / key).unlink()
+        assert_noticed(victim, f"{key} deleted", key)
+        victim.heal(key)
+
+
+def test_every_file_turned_into_a_folder__is_noticed(victim):
+    for key in victim.files:
+        (victim.path / key).unlink()
+        (victim.path / key).mkdir()
+        assert_noticed(victim, f"{key} a folder", key)
+        (victim.path / key).rmdir()
+        victim.heal(key)
+
+
+def test_every_file_swapped_with_its_neighbour__is_noticed(victim):
+    keys = sorted(victim.files, key=lambda key: (Path(key).suffix, key))
+    for one, other in pairwise(keys):
+        if victim.files[one] == victim.files[other]:
+            continue
+        victim.put(one, victim.files[other])
+        victim.put(other, victim.files[one])
+        assert_noticed(victim, f"{one} and {other} swapped", one, other)
+        victim.heal(one, other)
+
+
+def test_every_file_of_another_time__is_noticed(victim, tmp_path):
+    # The same shapes, other values: a copy that was interrupted, a backup half restored.
+    stale = tmp_path / victim.path.name
+    shutil.copytree(victim.path, stale)
+    manifest = Manifest.from_bytes(victim.files[MANIFEST], "x")
+    other = tmp_path / f"other{victim.path.suffix}"
+    make(other, "sparse" if manifest.sparse else "dense", manifest.codec, seed=7)
+    differ = 0
+    for key, content in victim.files.items():
+        old = other / key
+        if old.exists() and old.read_bytes() != content and key != MANIFEST:
+            victim.put(key, old.read_bytes())
+            assert_noticed(victim, f"{key} of another store", key)
+            victim.heal(key)
+            differ += 1
+    assert differ > 5
+
+
+def test_chunks_swapped_within_a_file__are_noticed(victim):
+    manifest = Manifest.from_bytes(victim.files[MANIFEST], "x")
+    swaps = 0
+    for name in manifest.arrays:
+        table = np.frombuffer(victim.files[table_key(name)], RECORD)
+        for one, other in pairwise(table):
+            key = manifest.files[one["file"]][0]
+            if one["file"] != other["file"] or one["nbytes"] != other["nbytes"]:
+                continue
+            if one["crc"] == other["crc"]:
+                continue
+            raw = bytearray(victim.files[key])
+            size, at, to = int(one["nbytes"]), int(one["offset"]), int(other["offset"])
+            raw[at : at + size], raw[to : to + size] = raw[to : to + size], raw[at : at + size]
+            victim.put(key, bytes(raw))
+            assert names(verdict(victim), key)
+            victim.heal(key)
+            swaps += 1
+    assert swaps or manifest.codec != "none"
+
+
+# Controls: with the protection off, the same harm is silent, and the tests above see it.
+
+
+@pytest.fixture
+def unprotected(monkeypatch):
+    """Read what there is, and believe it."""
+
+    def believe(place, key, offset, buffer, _):
+        place.read_into(key, offset, buffer)
+
+    monkeypatch.setattr(chunks, "fetch", believe)
+    monkeypatch.setattr(store, "metadata_problem", lambda *_: "")
+    monkeypatch.setattr(audit, "metadata_problem", lambda *_: "")
+    monkeypatch.setattr(audit, "_file_problem", lambda *_: "")
+
+
+@pytest.mark.usefixtures("unprotected")
+def test_control__without_checksums_flipped_bits_are_silent(victim):
+    silent = loud = 0
+    for key, content in flipped_values(victim):
+        victim.put(key, content)
+        try:
+            verdict(victim)
+        except Silent:
+            silent += 1
+        except Exception:
+            # A codec or pyarrow fails by itself, but not in our words.
+            loud += 1
+        victim.heal(key)
+    assert silent > 5, f"{loud} others"
+
+
+@pytest.mark.usefixtures("unprotected")
+def test_control__without_checksums_the_check_finds_nothing(victim):
+    manifest = Manifest.from_bytes(victim.files[MANIFEST], "x")
+    key = next(key for key, _, _ in manifest.files if FOLDER not in key)
+    raw = bytearray(victim.files[key])
+    raw[-3 if victim.path.suffix == ".zarr" else 1] ^= 1
+    victim.put(key, bytes(raw))
+    try:
+        with pytest.raises(AssertionError, match="the check finds nothing"):
+            assert_noticed(victim, "a bit of the shard's index", key)
+    finally:
+        victim.heal(key)
+
+
+# Descriptions that were edited: refused at open.
+
+
+def edit_json(raw: bytes, **changes) -> bytes:
+    return json.dumps({**json.loads(raw), **changes}).encode()
+
+
+@pytest.fixture
+def copy(tiny, tmp_path) -> Path:
+    path = tmp_path / tiny.path.name
+    shutil.copytree(tiny.path, path)
+    return path
+
+
+def test_edited_manifest__is_refused_at_open(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    for changes in ({"n_bags": 11}, {"fingerprint": "0" * 32}, {"n_labels": 9}, {"codec": "zstd"}):
+        (copy / MANIFEST).write_bytes(edit_json(raw, **changes))
+        with pytest.raises(
+            StoreError, match=r"manifest.json is damaged \(checksum differs\); conv"
+        ):
+            sm.open_store(copy)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"format": "streammiml store"}'],
+    ids=["nothing", "object", "list", "number", "bytes", "deep", "half"],
+)
+def test_manifest_that_is_none__is_refused_at_open(copy, content):
+    (copy / MANIFEST).write_bytes(content)
+    with pytest.raises(
+        StoreError, match=r"manifest.json is damaged \(not a manifest\); convert or"
+    ):
+        sm.open_store(copy)
+
+
+def test_manifest_of_another_program__is_refused_at_open(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    for changes in ({"format": "other"}, {"format_version": "1"}):
+        (copy / MANIFEST).write_bytes(edit_json(raw, **changes))
+        with pytest.raises(StoreError, match=r"is damaged \(not a manifest\)"):
+            sm.open_store(copy)
+
+
+def signed(raw: bytes, **changes) -> bytes:
+    """A manifest that was edited together with its checksum."""
+    body = {key: value for key, value in json.loads(raw).items() if key != "checksum"} | changes
+    body = {key: value for key, value in body.items() if value is not None}
+    return json.dumps({**body, "checksum": layout._checksum(body)}).encode()
+
+
+def test_future_format__is_refused_with_both_versions(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    for content in (edit_json(raw, format_version=2), signed(raw, format_version=2, news=1)):
+        (copy / MANIFEST).write_bytes(content)
+        message = r"was written by store format 2, this reads up to 1; install a newer streammiml"
+        with pytest.raises(StoreError, match=message):
+            sm.open_store(copy)
+
+
+def test_signed_manifest_with_other_fields__is_refused_at_open(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    for changes in ({"news": 1}, {"n_bags": None}, {"arrays": None}, {"arrays": {"rows": {}}}):
+        (copy / MANIFEST).write_bytes(signed(raw, **changes))
+        with pytest.raises(
+            StoreError, match=r"manifest.json is damaged \(fields are missing or unk"
+        ):
+            sm.open_store(copy)
+
+
+def test_counts_that_disagree__are_refused_at_open(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    for changes, message in (
+        ({"n_bags": 11}, r"\w+_offsets has 13 elements, expected 12"),
+        ({"n_rows": 99}, r"row\w+ has \d+ elements, expected 99"),
+        ({"n_features": 4}, "rows has 3 features, expected 4"),
+    ):
+        (copy / MANIFEST).write_bytes(signed(raw, **changes))
+        with pytest.raises(StoreError, match=rf"manifest.json contradicts itself: {message}"):
+            sm.open_store(copy)
+
+
+def test_edited_zarr_json__is_refused_at_open(tmp_path):
+    copy = tmp_path / "x.zarr"
+    make(copy, "dense", "none")
+    for key in ("zarr.json", "rows/zarr.json", "bag_offsets/zarr.json"):
+        raw = (copy / key).read_bytes()
+        for changes in ({"shape": [1, 3]}, {"data_type": "int8"}, {"attributes": {}}):
+            (copy / key).write_bytes(edit_json(raw, **changes))
+            with pytest.raises(
+                StoreError, match=rf"{key} (has \d+ bytes, expected \d+|is damaged)"
+            ):
+                sm.open_store(copy)
+        swapped = raw.replace(b'"zarr_format": 3', b'"zarr_format": 2')
+        assert swapped != raw
+        (copy / key).write_bytes(swapped)
+        with pytest.raises(
+            StoreError, match=rf"{key} is damaged or was edited: it fails its check"
+        ):
+            sm.open_store(copy)
+        (copy / key).write_bytes(raw)
+
+
+def test_edited_footer__is_refused_at_open(tmp_path):
+    copy = tmp_path / "x.parquet"
+    make(copy, "dense", "none")
+    key = "part-00001.parquet"
+    raw = (copy / key).read_bytes()
+    start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    for at in range(start, len(raw), 7):
+        (copy / key).write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        with pytest.raises(
+            StoreError, match=rf"{key} is damaged or was edited: it fails its check"
+        ):
+            sm.open_store(copy)
+
+
+# Stores that lie, checksums and all: somebody else's program wrote them.
+
+
+def tamper(path: Path, array: str, element: int, value: float) -> None:
+    """Change an element of an array (of rows, its first value), and all checksums that would tell."""
+    manifest = Manifest.from_bytes((path / MANIFEST).read_bytes(), "x")
+    entry = manifest.arrays[array]
+    table = np.frombuffer((path / table_key(array)).read_bytes(), RECORD).copy()
+    row = int(np.searchsorted(table["first"], element, "right")) - 1
+    record = table[row]
+    number = int(record["file"])
+    key, size, _ = manifest.files[number]
+    raw, dtype = bytearray((path / key).read_bytes()), np.dtype(entry.dtype)
+    begin, nbytes = int(record["offset"]), int(record["nbytes"])
+    step = dtype.itemsize * entry.width
+    at = begin + (element - int(record["first"])) * step
+    if entry.coding == "tail":
+        at += nbytes - int(record["elements"]) * step
+    else:
+        assert entry.coding == "raw", entry.coding
+    raw[at : at + dtype.itemsize] = np.array(value, dtype).tobytes()
+    (path / key).write_bytes(raw)
+    table["crc"][row] = crc32c(raw[begin : begin + nbytes])
+    (path / table_key(array)).write_bytes(table.tobytes())
+    entries = {
+        **manifest.arrays,
+        array: ArrayEntry(**{**asdict(entry), "pages": table_pages(table)}),
+    }
+    files = list(manifest.files)
+    files[number] = [key, size, crc32c(raw)]
+    sealed = replace(manifest, arrays=entries, files=files)
+    (path / MANIFEST).write_bytes(sealed.to_bytes())
+
+
+LIES = {
+    "bags begin late": ("bag_offsets", 0, 1, r"bag_offsets lies: offsets 0 to 12 are 1 to"),
+    "bags below zero": ("bag_offsets", 0, -1, r"bag_offsets lies: offsets 0 to 12 are -1 to"),
+    "bags fall": ("bag_offsets", 6, 1, r"bag_offsets lies: offsets fall from \d+ on"),
+    "bags end early": ("bag_offsets", 12, 25, r"bag_offsets lies: offsets"),
+    "bags end beyond": ("bag_offsets", 12, 10**12, r"bag_offsets lies: offsets 0 to 12 are 0 to"),
+    "labels fall": ("label_offsets", 6, 0, r"label_offsets lies: offsets fall from"),
+    "labels end beyond": (
+        "label_offsets",
+        12,
+        10**12,
+        r"label_offsets lies: offsets 0 to 12 are 0",
+    ),
+    "ids fall": ("bag_id_offsets", 6, 0, r"bag_id_offsets lies: offsets fall"),
+    "ids end beyond": ("bag_id_offsets", 12, 10**12, r"bag_id_offsets lies: offsets 0 to 12 are 0"),
+    "label above": (
+        "label_indices",
+        3,
+        4,
+        r": label 4 is outside 0 to 3; convert the source again",
+    ),
+    "label below": ("label_indices", 3, -1, r": label -1 is outside 0 to 3; convert the source"),
+    "row label above": ("row_labels", 5, 4, r": row label 4 is outside -1 to 3; convert"),
+    "row label below": ("row_labels", 5, -2, r": row label -2 is outside -1 to 3; convert"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_lie__is_refused_by_reading_and_by_the_check(copy, lie):
+    array, element, value, message = LIES[lie]
+    tamper(copy, array, element, value)
+    found = sm.open_store(copy)
+    with pytest.raises(StoreError, match=message):
+        found.bag_ids(0, 12) if array.startswith("bag_id") else found.read(0, 12)
+    assert any(array in line or "label" in line for line in sm.open_store(copy).check())
+
+
+def test_control__tampering_with_a_truth_changes_nothing(copy, tiny):
+    for array in ("bag_offsets", "label_offsets", "label_indices", "row_labels", "bag_id_offsets"):
+        before = sm.open_store(copy)._arrays[array].read(0, 3)
+        tamper(copy, array, 1, int(before[1]))
+    found = sm.open_store(copy)
+    assert found.check() == []
+    assert_same(found.read(0, 12), tiny.block)
+
+
+def test_values_that_are_not_finite__are_found_by_the_check(copy):
+    tamper(copy, "rows", 0, np.nan)
+    report = sm.open_store(copy).check()
+    assert len(report) == 1
+    assert "bag 0, row 0: value is nan (1 such values); only finite" in report[0]
+
+
+def test_bags_in_other_places__are_found_by_the_fingerprint(copy):
+    # A label that is in range, with all checksums right: only the fingerprint can tell.
+    found = sm.open_store(copy)._arrays["row_labels"].read(0, 1)
+    tamper(copy, "row_labels", 0, 0 if int(found[0]) != 0 else 1)
+    report = sm.open_store(copy).check()
+    assert len(report) == 1
+    assert "the fingerprint is" in report[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sparse_lies__are_refused(backend, tmp_path):
+    path = tmp_path / f"x.{backend}"
+    spec = made_spec(sparse=True, codec="none")
+    for array, element, value, message in (
+        ("row_offsets", 3, 0, r"row_offsets lies: offsets fall from"),
+        ("row_offsets", 0, 2, r"row_offsets lies: offsets 0 to \d+ are 2 to"),
+        ("columns", 2, 3, r"columns names feature 3 of 3; restore the file"),
+    ):
+        write_parts(path, spec, [as_sparse(made_block())])
+        tamper(path, array, element, value)
+        found = sm.open_store(path)
+        with pytest.raises(StoreError, match=message):
+            found.read(0, 12)
+        assert sm.open_store(path).check() != []
+        shutil.rmtree(path)
+
+
+def test_id_that_is_no_text__is_refused(tmp_path):
+    path = tmp_path / "x.zarr"
+    write_parts(path, made_spec(), [made_block()])
+    tamper(path, "bag_id_bytes", 0, 0xFF)
+    with pytest.raises(StoreError, match=r"bag_id_bytes is no text in UTF-8; restore the file"):
+        sm.open_store(path).bag_ids(0, 1)
+    assert "is no text" in sm.open_store(path).check()[0]
