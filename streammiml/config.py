@@ -11,6 +11,7 @@ from streammiml.errors import StreammimlError, unknown
 
 Rule = Literal["dummy", "margin", "top-r"]
 RULES: tuple[Rule, ...] = ("dummy", "margin", "top-r")
+ORDERS = ("blocks", "full", "uniform")
 SCALES = ("auto", "none", "unit", "standard", "standard+unit", "maxabs")
 TRANSFORMS = ("none", "sqrt", "log1p")
 
@@ -213,3 +214,58 @@ class ModelConfig:
     def recorded(self) -> dict[str, Any]:
         """Every setting by name, as plain values: what a model file and a run folder keep."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig(ModelConfig):
+    """Everything that a run of training can be told; the command line has the same names."""
+
+    order: str = "blocks"
+    """Order of visits: blocks (mixed), full (a permutation), uniform (independent draws)."""
+    block_bags: int | None = None
+    """Bags read together; about 128 KiB of them unless given."""
+    mix_blocks: int | None = None
+    """Blocks mixed at any time; 512, or what --memory allows, unless given."""
+    max_vif: float | None = None
+    """Mix until label counts of 256 bags vary at most this much more than in a full shuffle."""
+    memory: str = "1GiB"
+    """What training may hold beyond the interpreter and its libraries."""
+    epochs: int = 100
+    """Passes over the training bags at most."""
+    max_steps: int | None = None
+    """Steps at most."""
+    validation: float = 0.1
+    """Share of bags held out for early stopping, 4096 at most; 0 trains on all of them."""
+    validate_every: int | None = None
+    """Steps between looks at the held-out bags; 8 for each of them, 1000 at least, unless given."""
+    patience: int = 10
+    """Looks without a lower ranking loss after which training stops."""
+    threads: int = 1
+    """Kernel threads; more than one share weights without locks, and results vary."""
+    checkpoint_every: str = "10min"
+    """Between checkpoints: steps (5000) or time (10min)."""
+
+    def __post_init__(self) -> None:
+        # Slotted dataclasses are made anew by the decorator, so super() would not find its class.
+        ModelConfig.__post_init__(self)
+        for name in ("block_bags", "mix_blocks", "max_steps", "validate_every"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 1)
+        for name in ("epochs", "patience", "threads"):
+            check_whole(name, getattr(self, name), 1)
+        if self.order not in ORDERS:
+            raise unknown("order", self.order, ORDERS)
+        if self.max_vif is not None and self.max_vif < 1:
+            raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
+        check_number("validation", self.validation, zero=True)
+        if self.validation >= 1:
+            raise StreammimlError(f"validation must be below 1, got {self.validation}")
+        parse_size(self.memory)
+        self.checkpoint_interval()
+
+    def checkpoint_interval(self) -> tuple[int | None, float | None]:
+        """(steps, seconds) between checkpoints; one of them is None."""
+        if str(self.checkpoint_every).isdigit():
+            check_whole("checkpoint_every", int(self.checkpoint_every), 1)
+            return int(self.checkpoint_every), None
+        return None, parse_duration(self.checkpoint_every)

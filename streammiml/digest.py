@@ -121,7 +121,10 @@ def bag_digests(
     row_labels: NDArray[Any] | None,
     rows: NDArray[Any] | tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[Any]],
 ) -> U64:
-    """Digest of each bag, (bags, 2). ``rows`` is dense (n, d), or (row offsets, columns, values)."""
+    """Digest of each bag, (bags, 2).
+
+    ``rows`` is dense (n, d), or (row offsets, columns, values).
+    """
     out = np.zeros((len(bag_offsets) - 1, 2), np.uint64)
     _add_labels(bag_offsets, label_offsets, label_indices, out)
     if row_labels is not None:

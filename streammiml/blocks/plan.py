@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.config import ORDERS
 from streammiml.errors import unknown
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-ORDERS = ("blocks", "full", "uniform")
+
 VIF_WINDOW = 256
 _FEISTEL_ROUNDS = 6
 

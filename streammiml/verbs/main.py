@@ -15,6 +15,7 @@ from streammiml.errors import StreammimlError, unknown
 VERBS = {
     "info": ("streammiml.verbs.info:info", "What is in a store."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
+    "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),
     "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
 }
 # Verbs that live in streammiml_tools, found by entry point: what they say in the list.

@@ -1,0 +1,112 @@
+"""Bytes that streaming will hold, and the plan that fits; says no before the first row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streammiml.bags.store import SCAN_BAGS, Bags
+from streammiml.blocks.plan import Plan
+from streammiml.blocks.stream import BATCH_BAGS, ReadSettings, blocks_held
+from streammiml.config import TrainConfig, format_size, parse_size
+from streammiml.errors import StreammimlError
+
+BLOCK_BYTES = 128 << 10
+MIX_BLOCKS = 512
+# Chunk tables, index chunks and open buffers of a store, which do not grow with it.
+STORE_BYTES = 24 << 20
+SPARSE_VALUE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a run will hold, in bytes by name, and the plan that was made to fit."""
+
+    plan: Plan
+    read: ReadSettings
+    held: dict[str, int]
+    allowed: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self.held.values())
+
+
+def row_bytes(store: Bags) -> float:
+    """Bytes of a row in memory; the mean, for sparse rows."""
+    if store.sparse:
+        return store.n_values / max(store.n_rows, 1) * SPARSE_VALUE + 8
+    return store.n_features * np.dtype(store.dtype).itemsize
+
+
+def largest_blocks(store: Bags, block_bags: int) -> Iterator[int]:
+    """Rows of the largest block within each stretch of the store; only offsets are read."""
+    step = max(1, SCAN_BAGS // block_bags) * block_bags
+    for start in range(0, store.n_bags, step):
+        sizes = store.bag_sizes(start, min(start + step, store.n_bags))
+        yield int(np.add.reduceat(sizes, np.arange(0, len(sizes), block_bags)).max())
+
+
+def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
+    """The plan for a store within ``config.memory``; ``fixed`` is what weights and the like take.
+
+    Raises StreammimlError, with the setting that would fit, if it cannot be kept.
+    """
+    allowed = parse_size(config.memory)
+    bag = row_bytes(store) * store.n_rows / store.n_bags
+    block_bags = config.block_bags or int(min(max(1, BLOCK_BYTES // bag), 1024, store.n_bags))
+    plan = Plan(
+        order=config.order,
+        n_bags=store.n_bags,
+        seed=config.seed,
+        block_bags=block_bags,
+        mix_blocks=config.mix_blocks or MIX_BLOCKS,
+    )
+    if config.max_vif is not None and config.mix_blocks is None:
+        plan = replace(plan, mix_blocks=_blocks_for(plan, config.max_vif))
+    read = ReadSettings()
+    block = int(max(largest_blocks(store, block_bags)) * row_bytes(store)) + 64 * block_bags
+    fixed = {**fixed, "store": STORE_BYTES}
+    left = allowed - sum(fixed.values())
+    rounds = -(-BATCH_BAGS // block_bags)
+    batches = (read.batches_ahead + 2) * (rounds + 1) * block
+    fits = (left - batches) // block - (blocks_held(plan, read) - plan.window)
+    if plan.order != "blocks":
+        held = {**fixed, "reading": (read.blocks_ahead + read.batches_ahead + 2) * rounds * block}
+        if sum(held.values()) > allowed:
+            raise _too_much(held, config, "")
+        return Budget(plan=plan, read=read, held=held, allowed=allowed)
+    asked = config.mix_blocks is not None or config.max_vif is not None
+    if plan.window > fits:
+        if asked or fits < 1:
+            held = {**fixed, "mixing": blocks_held(plan, read) * block, "batches": batches}
+            way = f"--mix-blocks {fits} would fit" if fits >= 1 else ""
+            raise _too_much(held, config, way)
+        plan = replace(plan, mix_blocks=int(fits))
+    held = {**fixed, "mixing": blocks_held(plan, read) * block, "batches": batches}
+    return Budget(plan=plan, read=read, held=held, allowed=allowed)
+
+
+def _blocks_for(plan: Plan, max_vif: float) -> int:
+    """The fewest blocks that mix this well."""
+    low, high = 1, plan.n_blocks
+    while low < high:
+        middle = (low + high) // 2
+        if replace(plan, mix_blocks=middle).vif <= max_vif:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _too_much(held: dict[str, int], config: TrainConfig, way: str) -> StreammimlError:
+    parts = ", ".join(f"{name} {format_size(size)}" for name, size in held.items() if size)
+    total = sum(held.values())
+    needed = f"--memory {-(-total >> 20) + 1}MiB would do"
+    return StreammimlError(
+        f"training would hold {format_size(total)} ({parts}), more than --memory {config.memory}; "
+        + (f"{way}, or {needed}" if way else needed)
+    )

@@ -1,0 +1,48 @@
+"""Which bags are held out for early stopping: a hash of the bag's number, the same for any seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.blocks.plan import mixed
+from streammiml.errors import StreammimlError
+
+MOST_BAGS = 4096
+_KEY = 0x5EED_0F_BA65
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """Bags whose hash falls below a limit; none for a share of 0."""
+
+    limit: int
+    """Of 2^32."""
+    n_bags: int
+
+    @classmethod
+    def of(cls, share: float, n_bags: int) -> Holdout:
+        """Hold out this share of the bags, or about 4096 of them if that is less."""
+        limit = min(share, MOST_BAGS / n_bags) if share else 0.0
+        found = cls(int(limit * 2**32), n_bags)
+        if share and not 0 < len(found.bags()) < n_bags:
+            left = "every bag" if len(found.bags()) else "no bag"
+            raise StreammimlError(
+                f"validation {share} of {n_bags} bags holds out {left}; "
+                "give another share, --validation-store, or --validation 0"
+            )
+        return found
+
+    def chosen(self, bags: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these bags are held out."""
+        return mixed(bags, _KEY) >> np.uint64(32) < np.uint64(self.limit)
+
+    def bags(self) -> NDArray[np.int64]:
+        """All bags held out, in order."""
+        parts = (
+            np.arange(start, min(start + 65536, self.n_bags))
+            for start in range(0, self.n_bags, 65536)
+        )
+        return np.concatenate([part[self.chosen(part)] for part in parts])

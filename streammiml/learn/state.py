@@ -1,0 +1,159 @@
+"""What training changes, where it stands, and how both survive: checkpoints of a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.config import ModelConfig
+from streammiml.errors import StreammimlError
+from streammiml.kernel.average import STRIDE, Averages, averaged, make_averages
+from streammiml.kernel.lift import Lift, lift_width
+from streammiml.kernel.score import Weights
+from streammiml.kernel.sweep import Tally, make_tally, project_all
+from streammiml.kernel.tile import aligned_zeros
+from streammiml.model import load_tensors, padded, save_tensors
+
+CHECKPOINT_FORMAT = 1
+KEPT = 2
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a run is, and what it has found; plain numbers only."""
+
+    epoch: int = 0
+    place: int = 0
+    step: int = 0
+    best_loss: float | None = None
+    best_step: int = 0
+    bad_checks: int = 0
+    history_bytes: int = 0
+    scale: str = ""
+    """The option of that name, with ``auto`` resolved by what was seen."""
+    tally_counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    tally_loss: float = 0.0
+
+
+@dataclass(slots=True)
+class State:
+    """Weights, means, the best model so far and the position: all that a checkpoint holds."""
+
+    weights: Weights
+    averages: Averages
+    lift: Lift
+    best: Weights | None
+    at: Position
+
+    def returned(self) -> Weights:
+        """The weights that training would return now."""
+        return Weights(*averaged(*self.weights, self.averages, self.at.step))
+
+
+def new_state(config: ModelConfig, lift: Lift, n_labels: int) -> State:
+    """Random weights: normal, standard deviation 1/√d', projected once."""
+    width = lift_width(lift)
+    rng = np.random.default_rng([config.seed, 0xB0])
+    m = config.shared_dim if config.shared_space else width
+    scale = width**-0.5
+    shared = rng.normal(0, scale, (width if config.shared_space else 0, m)).astype(np.float32)
+    labels = rng.normal(0, scale, (n_labels + 1, config.subconcepts, m)).astype(np.float32)
+    weights = Weights(_aligned(padded(shared)), _aligned(padded(labels)))
+    project_all(weights, config.max_norm)
+    averages = make_averages(*weights, STRIDE if config.average else 0)
+    return State(weights, averages, lift, None, Position())
+
+
+def _aligned(array: NDArray[Any]) -> Any:
+    out = aligned_zeros(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+def state_bytes(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
+    """Bytes of weights, means, the best model and the copy that is looked at."""
+    m = config.shared_dim if config.shared_space else n_lifted
+    m = -(-m // 8) * 8
+    values = m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
+    return values * 4 * 3 + (values * 8 if config.average else 0)
+
+
+def save_checkpoint(folder: Path, state: State, key: dict[str, Any]) -> Path:
+    """Write a checkpoint, whole or not at all, and keep the one before it."""
+    path = folder / f"step-{state.at.step:012d}.safetensors"
+    tensors: dict[str, Any] = {
+        "weights.shared": state.weights.shared,
+        "weights.labels": state.weights.labels,
+        "averages.shared": state.averages.shared,
+        "averages.labels": state.averages.labels,
+        "averages.shared_seen": state.averages.shared_seen,
+        "averages.labels_seen": state.averages.labels_seen,
+    }
+    for name, value in state.lift._asdict().items():
+        tensors[f"lift.{name}"] = np.asarray(value) if np.ndim(value) else np.array([value])
+    if state.best is not None:
+        tensors |= {"best.shared": state.best.shared, "best.labels": state.best.labels}
+    content = {"position": asdict(state.at), "stride": state.averages.stride, "key": key}
+    save_tensors(path, tensors, content, kind="checkpoint", version=CHECKPOINT_FORMAT)
+    for old in _checkpoints(folder)[KEPT:]:
+        old.unlink()
+    return path
+
+
+def load_checkpoint(folder: Path) -> tuple[State, dict[str, Any]] | None:
+    """The newest checkpoint that verifies, with its key; None if there is none at all."""
+    problem: StreammimlError | None = None
+    for path in _checkpoints(folder):
+        try:
+            return _load(path)
+        except StreammimlError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, the newest first."""
+    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+
+
+def _load(path: Path) -> tuple[State, dict[str, Any]]:
+    tensors, content = load_tensors(path, kind="checkpoint", version=CHECKPOINT_FORMAT)
+    try:
+        kept = {name: _aligned(array) for name, array in tensors.items()}
+        lift = Lift(
+            kept["lift.shift"],
+            kept["lift.scale"],
+            int(kept["lift.transform"][0]),
+            int(kept["lift.unit"][0]),
+            kept["lift.frequencies"],
+            kept["lift.phases"],
+            int(kept["lift.context"][0]),
+        )
+        best = None
+        if "best.shared" in kept:
+            best = Weights(kept["best.shared"], kept["best.labels"])
+        averages = Averages(
+            kept["averages.shared"],
+            kept["averages.labels"],
+            kept["averages.shared_seen"],
+            kept["averages.labels_seen"],
+            content["stride"],
+        )
+        weights = Weights(kept["weights.shared"], kept["weights.labels"])
+        return State(weights, averages, lift, best, Position(**content["position"])), content["key"]
+    except (KeyError, TypeError, IndexError) as error:
+        raise StreammimlError(f"{path} lacks a part of a checkpoint: {error}") from None
+
+
+def tally_of(at: Position) -> Tally:
+    """The running tally at a position."""
+    tally = make_tally()
+    tally.counts[:] = at.tally_counts
+    tally.loss[0] = at.tally_loss
+    return tally

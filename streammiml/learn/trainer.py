@@ -1,0 +1,426 @@
+"""``train``: plan → read-ahead → sweep → checkpoint, resumable to the bit."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.store import Bags, open_store
+from streammiml.blocks.budget import Budget, fit, row_bytes
+from streammiml.blocks.plan import permuted
+from streammiml.blocks.stream import Stream
+from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_size
+from streammiml.errors import StreammimlError
+from streammiml.kernel.lift import lift_width, plain_rows
+from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
+from streammiml.kernel.score import DenseBlock, SparseBlock, Weights, score_block
+from streammiml.kernel.step import Settings
+from streammiml.kernel.sweep import Learner, SweepRoom, make_sweep_room, sweep
+from streammiml.learn.holdout import Holdout
+from streammiml.learn.run import RunFolder
+from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
+from streammiml.learn.state import (
+    load_checkpoint,
+    new_state,
+    save_checkpoint,
+    state_bytes,
+    tally_of,
+)
+from streammiml.model import LabelRule, LiftArrays, Model
+
+SCORED_AT_ONCE = 256
+
+
+class Stopped(Exception):
+    """A signal asked to stop, and everything is saved; ``number`` is the signal's."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped at step {step:,}")
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a run stands, for whoever shows it."""
+
+    epoch: int
+    step: int
+    steps_per_second: float
+    mb_per_second: float
+    share_of_violations: float
+    waited: float
+    """Share of the time that the kernel waited for bags."""
+    validation_loss: float | None
+    best_loss: float | None
+
+
+def train(
+    stores: Bags | str | Path | list[str],
+    config: TrainConfig | None = None,
+    *,
+    run: str | Path | None = None,
+    resume: bool = False,
+    watch: Callable[[Progress], None] = lambda _: None,
+) -> Model:
+    """Train a model on a store, several, or a view; with ``run``, in a folder that can be resumed.
+
+    Training stops after ``config.epochs``, or when the ranking loss of held-out bags has not
+    fallen for ``config.patience`` looks, and returns the best model. A resumed run keeps its
+    settings; those of ``config`` that are not the default may change how long it goes on and
+    what memory it takes, and are refused if they contradict anything else.
+    """
+    store = stores if isinstance(stores, Bags) else open_store(stores)
+    config = config or TrainConfig()
+    folder = RunFolder(Path(run), resume=resume) if run is not None else None
+    with folder or nullcontext():
+        return _Training(store, config, folder, watch).run()
+
+
+def kernel_block(block: BagBlock) -> DenseBlock | SparseBlock:
+    """A block as kernels take it."""
+    rows = block.rows
+    if isinstance(rows, np.ndarray):
+        return DenseBlock(
+            plain_rows(rows), block.bag_offsets, block.label_offsets, block.label_indices
+        )
+    return SparseBlock(
+        rows.offsets,
+        rows.columns,
+        plain_rows(rows.values),
+        block.bag_offsets,
+        block.label_offsets,
+        block.label_indices,
+    )
+
+
+def prepare(store: Bags, config: TrainConfig) -> tuple[Budget, Holdout]:
+    """The plan and the bags held out; refuses what cannot be trained on or does not fit."""
+    if store.n_labels < 1 or store.n_label_entries == 0:
+        raise StreammimlError(f"{store.name} has no labels to learn from")
+    lift = LiftSpec.parse(config.lift)
+    n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
+    holdout = Holdout.of(config.validation, store.n_bags)
+    longest = _longest_bag(store)
+    bag = row_bytes(store) * store.n_rows / store.n_bags
+    fixed = {
+        "weights": state_bytes(config, n_lifted, store.n_labels),
+        "lifted bag": longest * (n_lifted if not store.sparse else 1) * 4 * config.threads,
+        "validation": int(len(holdout.bags()) * bag * 1.5) + SCORED_AT_ONCE * store.n_labels * 16,
+    }
+    return fit(store, config, fixed), holdout
+
+
+def _longest_bag(store: Bags) -> int:
+    step = 65536
+    return max(
+        int(store.bag_sizes(at, min(at + step, store.n_bags)).max())
+        for at in range(0, store.n_bags, step)
+    )
+
+
+class _Training:
+    """One run from where it stands to its end."""
+
+    def __init__(
+        self,
+        store: Bags,
+        config: TrainConfig,
+        folder: RunFolder | None,
+        watch: Callable[[Progress], None],
+    ) -> None:
+        self._store, self._folder, self._watch = store, folder, watch
+        self._config = config
+        self._held_out: BagBlock | None = None
+        self._signal = 0
+        self._saved_at = (0, time.monotonic())
+
+    def run(self) -> Model:
+        folder = self._folder
+        if folder is not None and folder.exists:
+            self._adopt(folder)
+        budget, self._holdout = prepare(self._store, self._config)
+        self._plan, self._read = budget.plan, budget.read
+        if folder is not None and not folder.exists:
+            fixed = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
+            recorded = {**asdict(self._config), **fixed, "fingerprint": self._store.fingerprint}
+            folder.record(recorded)
+        found = load_checkpoint(folder.checkpoints) if folder is not None else None
+        if found is None:
+            fitted = self._fitted()
+            self._state = new_state(self._config, fitted.lift, self._store.n_labels)
+            self._state.at.scale = fitted.scale
+        else:
+            self._state, key = found
+            if key != self._key():
+                raise StreammimlError(
+                    f"the checkpoints of {folder.path} belong to another run"  # type: ignore[union-attr]
+                )
+        if folder is not None:
+            folder.cut_history(self._state.at.history_bytes)
+        with self._listening():
+            self._loop()
+        model = self._model()
+        if folder is not None:
+            self._save()
+            model.save(folder.model)
+        return model
+
+    def _adopt(self, folder: RunFolder) -> None:
+        """Take over what was resolved when the run began; refuse what contradicts it."""
+        recorded = folder.settings()
+        if recorded.get("fingerprint") != self._store.fingerprint:
+            raise StreammimlError(
+                f"{folder.path} was begun on a store of fingerprint {recorded.get('fingerprint')}, "
+                f"{self._store.name} has {self._store.fingerprint}"
+            )
+        default = asdict(TrainConfig())
+        given = {k: v for k, v in asdict(self._config).items() if v != default[k]}
+        folder.check_same(given)
+        del recorded["fingerprint"]
+        self._config = replace(TrainConfig(), **{**recorded, **given})
+
+    def _key(self) -> dict[str, Any]:
+        """What a checkpoint must agree with."""
+        return {"fingerprint": self._store.fingerprint, "seed": self._config.seed}
+
+    def _fitted(self) -> Fit:
+        """Fit scaler and lift on training bags: a seeded sample of blocks, or all of them."""
+        config, store, plan = self._config, self._store, self._plan
+        scale, lift = ScaleSpec.parse(config.scale), LiftSpec.parse(config.lift)
+        fit = ScalerFit(store.n_features, scale, lift, seed=config.seed, sparse=store.sparse)
+        blocks = np.arange(plan.n_blocks)
+        limit = float("inf")
+        if config.fit_scaler != "full":
+            limit = parse_size(config.fit_scaler, option="fit_scaler")
+            blocks = permuted(blocks, plan.n_blocks, config.seed, 0x5CA1E)
+        seen = 0
+        wanted = blocks.tolist() if needs_rows(scale, lift) or scale.kind == "auto" else []
+        for block in wanted:
+            start, stop = plan.bags_of(block)
+            bags = np.arange(start, stop)
+            rows = store.read(start, stop).take(np.flatnonzero(~self._holdout.chosen(bags))).rows
+            if isinstance(rows, np.ndarray):
+                fit.update_dense(rows)
+                seen += rows.nbytes
+            else:
+                fit.update_sparse(len(rows), rows.columns, rows.values)
+                seen += rows.values.nbytes + rows.columns.nbytes
+            if seen >= limit:
+                break
+        return fit.finish()
+
+    # The loop.
+
+    def _loop(self) -> None:
+        at, config = self._state.at, self._config
+        if self._done():
+            return
+        learner = Learner(
+            self._state.weights,
+            self._state.averages,
+            Settings(config.seed, config.step_size, config.decay, config.max_norm),
+            self._state.lift,
+        )
+        self._begun, self._begun_step, self._bytes = time.monotonic(), at.step, 0
+        tally = tally_of(at)
+        room: SweepRoom | None = None
+        with Stream(
+            self._store,
+            self._plan,
+            epoch=at.epoch,
+            place=at.place,
+            read=self._read,
+            leave_out=self._holdout.chosen,
+        ) as stream:
+            self._stream = stream
+            for batch in stream:
+                block, done = kernel_block(batch.bags), 0
+                room = _room_for(room, learner, batch.bags)
+                while done < len(batch.numbers):
+                    if batch.epoch >= config.epochs:
+                        at.epoch, at.place = batch.epoch, 0
+                        return
+                    many = min(len(batch.numbers) - done, self._until_event())
+                    visit = np.arange(done, done + many)
+                    wrong = sweep(block, visit, at.step, learner, room, tally)
+                    if wrong >= 0:
+                        raise StreammimlError(
+                            f"training diverged at step {wrong:,}: a score or weight is no finite "
+                            f"number; a smaller --step-size than {config.step_size} may help"
+                        )
+                    done += many
+                    at.step += many
+                    at.epoch, at.place = batch.epoch, int(batch.places[done - 1]) + 1
+                    at.tally_counts, at.tally_loss = tally.counts.tolist(), float(tally.loss[0])
+                    self._bytes += batch.bags.nbytes * many // len(batch.numbers)
+                    self._events()
+                    if self._done():
+                        return
+
+    def _until_event(self) -> int:
+        """Steps until something must happen at an exact step."""
+        at, config = self._state.at, self._config
+        ends = [self._every() - at.step % self._every()] if config.validation else []
+        steps, _ = config.checkpoint_interval()
+        ends += [steps - at.step % steps] if steps else []
+        ends += [config.max_steps - at.step] if config.max_steps else []
+        return min(ends, default=1 << 60)
+
+    def _every(self) -> int:
+        """Steps between looks at the held-out bags."""
+        return self._config.validate_every or max(1000, 8 * len(self._holdout.bags()))
+
+    def _done(self) -> bool:
+        at, config = self._state.at, self._config
+        if config.max_steps is not None and at.step >= config.max_steps:
+            return True
+        return at.epoch >= config.epochs or (
+            config.validation > 0 and at.bad_checks >= config.patience
+        )
+
+    def _events(self) -> None:
+        at, config = self._state.at, self._config
+        looked = config.validation > 0 and at.step % self._every() == 0
+        if looked:
+            self._look()
+        self._tell()
+        steps, seconds = config.checkpoint_interval()
+        saved_step, saved_time = self._saved_at
+        due = (steps and at.step % steps == 0) or (
+            seconds is not None and time.monotonic() - saved_time >= seconds
+        )
+        if self._folder is not None and due and at.step != saved_step:
+            self._save()
+        if self._signal:
+            if self._folder is not None:
+                self._save()
+            raise Stopped(self._signal, at.step)
+
+    def _look(self) -> None:
+        """Ranking loss of the held-out bags under the weights that would be returned."""
+        at, weights = self._state.at, self._state.returned()
+        loss = self._validation_loss(weights)
+        if at.best_loss is None or loss < at.best_loss:
+            at.best_loss, at.best_step, at.bad_checks = loss, at.step, 0
+            self._state.best = weights
+        else:
+            at.bad_checks += 1
+        progress = self._progress(loss)
+        if self._folder is not None:
+            at.history_bytes = self._folder.note(
+                {**asdict(progress), "seconds": round(time.monotonic() - self._begun, 3)}
+            )
+        self._watch(progress)
+
+    def _validation_loss(self, weights: Weights) -> float:
+        if self._held_out is None:
+            self._held_out = self._store.read_bags(self._holdout.bags())
+        total, block = 0, self._held_out
+        for start in range(0, len(block), SCORED_AT_ONCE):
+            part = block.slice(start, min(start + SCORED_AT_ONCE, len(block)))
+            scores = score_block(kernel_block(part), self._state.lift, weights)
+            real = np.ascontiguousarray(scores.value[:, :-1])
+            total += int(ranking_loss_sum(real, part.label_offsets, part.label_indices))
+        return ranking_loss(total, len(block))
+
+    def _progress(self, loss: float | None = None) -> Progress:
+        at = self._state.at
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        return Progress(
+            epoch=at.epoch,
+            step=at.step,
+            steps_per_second=(at.step - self._begun_step) / seconds,
+            mb_per_second=self._bytes / seconds / 1e6,
+            share_of_violations=at.tally_counts[1] / max(1, at.tally_counts[0]),
+            waited=self._stream.waited / seconds,
+            validation_loss=loss,
+            best_loss=at.best_loss,
+        )
+
+    def _tell(self) -> None:
+        self._watch(self._progress())
+
+    def _save(self) -> None:
+        folder = self._folder
+        assert folder is not None, "only runs in a folder are saved"
+        save_checkpoint(folder.checkpoints, self._state, self._key())
+        self._saved_at = (self._state.at.step, time.monotonic())
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Note SIGINT and SIGTERM and stop at the next step; a second one ends at once."""
+
+        def note(number: int, _: object) -> None:
+            self._signal = number
+            for each in kinds:
+                signal.signal(each, signal.SIG_DFL)
+
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        try:
+            before = {each: signal.signal(each, note) for each in kinds}
+        except ValueError:  # Not the main thread: signals are not ours to hear.
+            yield
+            return
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _model(self) -> Model:
+        state, store, config = self._state, self._store, self._config
+        weights = state.best if state.best is not None else state.returned()
+        m = config.shared_dim if config.shared_space else lift_width(state.lift)
+        kept = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
+        recorded = {**config.recorded(), **kept}
+        for name in ("memory", "checkpoint_every"):
+            del recorded[name]
+        return Model(
+            shared=weights.shared[:, :m],
+            labels=weights.labels[:, :, :m],
+            lift=LiftArrays(*state.lift),
+            rule=self._rule(),
+            label_names=None if store.label_names is None else tuple(store.label_names),
+            settings={**recorded, "scale": state.at.scale},
+            provenance={
+                "fingerprint": store.fingerprint,
+                "steps": state.at.step,
+                "best_step": state.at.best_step,
+            },
+        )
+
+    def _rule(self) -> LabelRule:
+        store, unlabelled = self._store, 0
+        for start in range(0, store.n_bags, 65536):
+            offsets, _ = store.labels(start, min(start + 65536, store.n_bags))
+            unlabelled += int((np.diff(offsets) == 0).sum())
+        return LabelRule.fitted(
+            self._config.rule,
+            self._config.min_labels,
+            n_bags=store.n_bags,
+            n_pairs=store.n_label_entries,
+            n_unlabelled=unlabelled,
+        )
+
+
+def _room_for(room: SweepRoom | None, learner: Learner, bags: BagBlock) -> SweepRoom:
+    """Room for the longest bag of a block, made anew only when it grows."""
+    longest = int(np.diff(bags.bag_offsets).max())
+    rows = bags.rows
+    if isinstance(rows, np.ndarray):
+        if room is not None and len(room.dense) >= longest:
+            return room
+        return make_sweep_room(learner.weights, learner.lift, longest)
+    most = int(np.diff(rows.offsets[bags.bag_offsets]).max())
+    fits = room is not None and len(room.sparse.offsets) > longest
+    if fits and room is not None and len(room.sparse.values) >= most + longest:
+        return room
+    return make_sweep_room(learner.weights, learner.lift, longest, most)

@@ -1,0 +1,113 @@
+"""``streammiml train``: a model from one store or several, in a run folder."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tomllib
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from streammiml.bags.store import open_store
+from streammiml.config import TrainConfig, format_size
+from streammiml.errors import StreammimlError, unknown
+from streammiml.learn.trainer import Progress, Stopped, prepare
+from streammiml.learn.trainer import train as train_model
+
+SHOW_SECONDS = 5.0
+
+
+def train(
+    *paths: Annotated[str, Parameter(name="STORE... RUN", negative="")],
+    resume: bool = False,
+    dry_run: bool = False,
+    config: Path | None = None,
+    options: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+) -> int:
+    """Train a model on one store or several; the last path is the run's folder.
+
+    Parameters
+    ----------
+    paths
+        Stores, folders or URLs, then the folder of the run.
+    resume
+        Go on with the run if the folder holds one, begin it otherwise.
+    dry_run
+        Say what would be held and read, and how well bags are mixed; train nothing.
+    config
+        TOML file of options, named as on the command line; the command line wins.
+    """
+    if len(paths) < 2:
+        raise StreammimlError("train needs a store and a folder for the run")
+    *stores, run = paths
+    settings = merged(options, config)
+    if dry_run:
+        _say_budget(stores, settings)
+        return 0
+    show = _Show()
+    try:
+        model = train_model(stores, settings, run=run, resume=resume, watch=show)
+    except Stopped as stop:
+        print(f"streammiml: {stop}; the same command with --resume goes on", file=sys.stderr)
+        return 128 + stop.number
+    print(f"{run}: {model}")
+    return 0
+
+
+def merged(options: TrainConfig | None, file: Path | None) -> TrainConfig:
+    """Options of the command line over those of a file over the defaults."""
+    given: dict[str, Any] = {}
+    if file is not None:
+        try:
+            given = tomllib.loads(file.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise StreammimlError(f"{file} cannot be read: {error}") from None
+        known = [field.name for field in fields(TrainConfig)]
+        given.pop("fingerprint", None)
+        for name in given:
+            if name not in known:
+                raise StreammimlError(f"{file}: {unknown('option', name, known)}")
+    if options is not None:
+        default = asdict(TrainConfig())
+        given |= {k: v for k, v in asdict(options).items() if v != default[k]}
+    return replace(TrainConfig(), **given)
+
+
+def _say_budget(stores: list[str], settings: TrainConfig) -> None:
+    store = open_store(stores)
+    budget, holdout = prepare(store, settings)
+    plan = budget.plan
+    print(f"bags to train on  {store.n_bags - len(holdout.bags()):,}")
+    print(f"bags held out     {len(holdout.bags()):,}")
+    print(f"blocks            {plan.n_blocks:,} of {plan.block_bags} bags, {plan.window} mixed")
+    print(f"variance inflation of label counts, at worst  {plan.vif:.2f}")
+    for name, size in budget.held.items():
+        print(f"memory, {name:<10} {format_size(size)}")
+    print(f"memory, all        {format_size(budget.total)} of {format_size(budget.allowed)}")
+
+
+class _Show:
+    """A line on stderr now and then, and one for each look at the held-out bags."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.validation_loss is None and now - self._last < SHOW_SECONDS:
+            return
+        self._last = now
+        loss = progress.validation_loss
+        words = [
+            f"epoch {progress.epoch}",
+            f"step {progress.step:,}",
+            f"{progress.steps_per_second:,.0f} steps/s",
+            f"{progress.mb_per_second:.0f} MB/s",
+            f"violations {progress.share_of_violations:.2f}",
+            f"waited {progress.waited:.0%}",
+        ]
+        words += [] if loss is None else [f"ranking loss {loss:.4f}"]
+        print(", ".join(words), file=sys.stderr, flush=True)
