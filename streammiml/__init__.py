@@ -11,15 +11,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streammiml.bags.store import open_store as open_store
     from streammiml.bags.writer import BagWriter as BagWriter
+    from streammiml.config import TrainConfig as TrainConfig
     from streammiml.errors import StreammimlError as StreammimlError
+    from streammiml.learn.trainer import train as train
+    from streammiml.model import Model as Model
+    from streammiml.model import load_model as load_model
 
 _HOMES = {
     "BagWriter": "streammiml.bags.writer",
+    "Model": "streammiml.model",
     "StreammimlError": "streammiml.errors",
+    "TrainConfig": "streammiml.config",
+    "load_model": "streammiml.model",
     "open_store": "streammiml.bags.store",
+    "train": "streammiml.learn.trainer",
 }
 
-__all__ = ["BagWriter", "StreammimlError", "open_store"]
+__all__ = [
+    "BagWriter",
+    "Model",
+    "StreammimlError",
+    "TrainConfig",
+    "load_model",
+    "open_store",
+    "train",
+]
 
 
 def __getattr__(name: str) -> object:

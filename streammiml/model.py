@@ -275,6 +275,11 @@ class Model:
 _LIFT_ARRAYS = ("shift", "scale", "frequencies", "phases")
 
 
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """Read a model file, or the one in a run folder, checking every byte of it."""
+    return Model.load(path)
+
+
 def _plain_array(name: str, array: Array) -> F32:
     """Contiguous, writable float32: anything else would be another type to the compiler."""
     plain = np.require(array, np.float32, ["C", "W", "A"])

@@ -1,0 +1,30 @@
+"""The public names are those listed, load late, and are what they say."""
+
+import subprocess
+import sys
+
+import pytest
+
+import streammiml
+
+
+@pytest.mark.parametrize("name", streammiml.__all__)
+def test_public_names__each_loads_and_has_its_own_name(name):
+    found = getattr(streammiml, name)
+    assert getattr(found, "__name__", name) == name
+
+
+def test_public_names__listed_once_in_order_and_nothing_else_is_offered():
+    assert streammiml.__all__ == sorted(set(streammiml.__all__))
+    assert dir(streammiml) == streammiml.__all__
+
+
+def test_public_names__a_wrong_one_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'trian'"):
+        streammiml.trian  # noqa: B018
+
+
+def test_import__loads_nothing_heavy():
+    code = "import streammiml, sys; print({'numpy', 'numba', 'zarr', 'dask'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
