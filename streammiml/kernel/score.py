@@ -97,6 +97,12 @@ class Panel(NamedTuple):
     """(columns,) which vector each column is."""
 
 
+def make_scores(n_bags: int, n_labels: int) -> Scores:
+    """Room for scores; ``n_labels`` counts the dummy."""
+    shape = n_bags, n_labels
+    return Scores(np.empty(shape, np.float32), np.empty(shape, np.int64), np.empty(shape, np.int32))
+
+
 def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
     """Room for vectors of ``width`` (padded) and ``n_columns`` dot products a row at a time."""
     columns = -(-n_columns // 4) * 4 + 4
@@ -386,11 +392,7 @@ def score_block(block: DenseBlock | SparseBlock, lift: Lift, weights: Weights) -
     """Scores of every bag on every label and the dummy; bits do not depend on the grouping."""
     n_bags = len(block.bag_offsets) - 1
     n_labels, n_sub, width = weights.labels.shape
-    out = Scores(
-        np.empty((n_bags, n_labels), np.float32),
-        np.empty((n_bags, n_labels), np.int64),
-        np.empty((n_bags, n_labels), np.int32),
-    )
+    out = make_scores(n_bags, n_labels)
     panel = make_panel(width, max(1, min(n_labels, SCORE_COLUMNS // n_sub)) * n_sub)
     if isinstance(block, SparseBlock):
         score_block_sparse(block, lift, weights, make_sparse_rows(block), panel, out)

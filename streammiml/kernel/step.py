@@ -7,7 +7,7 @@ result as one by one, at the speed of a matrix product. A label that was tried b
 cannot violate and costs nothing. *Update*: all three from the values before the step, W0 in one
 pass over the features that x or x̄ has.
 
-A bag too long to keep P for scores all labels in one bounded pass, and then searches the table:
+A bag too long to keep P for is scored on all labels in one bounded pass, and the table searched:
 the same scores, so the same step.
 """
 
@@ -68,8 +68,6 @@ class Room(NamedTuple):
     """(DRAWS_AHEAD,) candidates of this try and the next."""
     harmonic: F64
     """(L + 2,): 1 + 1/2 + … + 1/n."""
-    table: Scores
-    """(1, L + 1), for long bags."""
     gains: F32
     """(4, max(d', m_pad)): γSx, γSx̄, and w_y, w_ȳ as they were."""
     squares: F32
@@ -90,8 +88,10 @@ class Outcome(NamedTuple):
     against_row: int
     sub: Any
     against_sub: Any
+    weight: float
+    """S, the harmonic weight; 0 if nothing violates."""
     loss: float
-    """Harmonic weight times what is missing to the margin; 0 if nothing violates."""
+    """S times what is missing to the margin."""
     is_finite: bool
     """False: a score or a weight is not a finite number any more."""
 
@@ -108,11 +108,6 @@ def make_room(weights: Weights, longest_bag: int) -> Room:
         np.zeros(n_labels + 1, np.int64),
         np.zeros(DRAWS_AHEAD, np.int64),
         np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n_labels + 1))]),
-        Scores(
-            np.zeros((1, n_labels), np.float32),
-            np.zeros((1, n_labels), np.int64),
-            np.zeros((1, n_labels), np.int32),
-        ),
         aligned_zeros((4, -(-widest // 16) * 16)),
         aligned_zeros(4),
     )
@@ -173,7 +168,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
     label = draw_label(key, relevant, dummy)
     n_against = dummy - relevant.shape[0] + (0 if label == dummy else 1)
     if n_against == 0:
-        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, True)
+        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, True)
     n_rows = projected.shape[0]
     visited[n_labels] += 1
     visit = visited[n_labels]
@@ -206,7 +201,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
             value = _top(best, 0, n_sub)
             # A row that is not a number loses every comparison: it would go unseen otherwise.
             if not np.isfinite(value) or not _all_finite(projected):
-                return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, False)
+                return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, 0.0, False)
             margin = np.float64(value) - 1.0
             row, sub = _first_place(dots, n_rows, 0, n_sub, value)
             first, limit = n_sub, batch.shape[1]
@@ -216,43 +211,44 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
             distinct += 1
             if score > margin:
                 v = batch[1, i]
-                loss = room.harmonic[n_against // v] * (np.float64(score) - margin)
+                weight = room.harmonic[n_against // v]
+                loss = weight * (np.float64(score) - margin)
                 place, k = _first_place(dots, n_rows, start, n_sub, score)
-                finite = np.isfinite(score)
-                return Outcome(label, batch[0, i], v, distinct, row, place, sub, k, loss, finite)
-    return Outcome(label, -1, tried, distinct, row, 0, sub, 0, 0.0, True)
+                return Outcome(
+                    label, batch[0, i], v, distinct, row, place, sub, k, weight, loss,
+                    np.isfinite(score),
+                )  # fmt: skip
+    return Outcome(label, -1, tried, distinct, row, 0, sub, 0, 0.0, 0.0, True)
 
 
 @njit
-def search_table(key: Any, relevant: Array, room: Room) -> Outcome:
-    """As ``search``, on scores of all labels already in ``room.table``."""
-    value, place, sub = room.table.value[0], room.table.row[0], room.table.subconcept[0]
+def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcome:
+    """As ``search``, on scores of all labels already in ``table`` (1, L + 1)."""
+    value, place, sub = table.value[0], table.row[0], table.subconcept[0]
+    visited = room.visited
     dummy = value.shape[0] - 1
     label = draw_label(key, relevant, dummy)
     n_against = dummy - relevant.shape[0] + (0 if label == dummy else 1)
     if n_against == 0:
-        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, True)
-    if not np.isfinite(value[label]):
-        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, False)
+        return Outcome(label, -1, 0, 0, 0, 0, 0, 0, 0.0, 0.0, True)
     margin = np.float64(value[label]) - 1.0
-    room.visited[-1] += 1
+    visited[dummy + 1] += 1
     distinct = 0
+    row, k = place[label], np.int64(sub[label])
+    finite = np.isfinite(value[label])
     for v in range(1, n_against + 1):
         other = draw_against(key, v, relevant, n_against)
-        if room.visited[other] != room.visited[-1]:
-            room.visited[other] = room.visited[-1]
-            distinct += 1
+        distinct += visited[other] != visited[dummy + 1]
+        visited[other] = visited[dummy + 1]
         if value[other] > margin:
-            loss = room.harmonic[n_against // v] * (np.float64(value[other]) - margin)
-            finite = np.isfinite(value[other])
+            weight = room.harmonic[n_against // v]
+            loss = weight * (np.float64(value[other]) - margin)
+            finite &= np.isfinite(value[other])
+            other_k = np.int64(sub[other])
             return Outcome(
-                label, other, v, distinct, place[label], place[other], np.int64(sub[label]),
-                np.int64(sub[other]),
-                loss, finite,
-            )  # fmt: skip
-    return Outcome(
-        label, -1, n_against, distinct, place[label], 0, np.int64(sub[label]), 0, 0.0, True
-    )
+                label, other, v, distinct, row, place[other], k, other_k, weight, loss, finite
+            )
+    return Outcome(label, -1, n_against, distinct, row, 0, k, 0, 0.0, 0.0, finite)
 
 
 @njit
@@ -353,10 +349,11 @@ def _update_feature(
 
 @njit
 def update_shared_sparse(
-    weights: Weights, averages: Averages, rows: SparseRows, row: int, against_row: int,
-    amount: Any, room: Room, max_norm: float, now: int,
+    weights: Weights, averages: Averages, rows: SparseRows, pair: Any, amount: Any, room: Room,
+    max_norm: float, now: int,
 ) -> bool:  # fmt: skip
-    """As ``update_shared_dense`` on the features that either row has: their columns merged."""
+    """As ``update_shared_dense`` on the features that rows ``pair`` have: their columns merged."""
+    row, against_row = pair
     p, p_end = rows.offsets[row], rows.offsets[row + 1]
     q, q_end = rows.offsets[against_row], rows.offsets[against_row + 1]
     finite = True
@@ -379,75 +376,78 @@ def update_shared_sparse(
 
 
 @njit
-def _hold(weights: Weights, outcome: Outcome, room: Room) -> None:
+def _hold(weights: Weights, outcome: Outcome, gains: F32) -> None:
     """Keep w_y and w_ȳ as they are before the step."""
-    width = weights.labels.shape[2]
-    room.gains[2, :width] = weights.labels[outcome.label, outcome.sub]
-    room.gains[3, :width] = weights.labels[outcome.against, outcome.against_sub]
+    for j in range(weights.labels.shape[2]):
+        gains[2, j] = weights.labels[outcome.label, outcome.sub, j]
+        gains[3, j] = weights.labels[outcome.against, outcome.against_sub, j]
 
 
 @njit
 def _update_labels(
-    weights: Weights, averages: Averages, outcome: Outcome, projected: F32, places: Any,
-    amount: Any, max_norm: float, now: int,
+    weights: Weights, averages: Averages, outcome: Outcome, places: Any, amount: Any, room: Room,
+    max_norm: float, now: int,
 ) -> bool:  # fmt: skip
-    """Both w, from rows ``places`` of ``projected``, which is from before the step."""
-    finite = update_label(
-        weights, averages, (outcome.label, outcome.sub), amount, projected[places[0]], max_norm, now
-    )
-    finite &= update_label(
-        weights,
-        averages,
-        (outcome.against, outcome.against_sub),
-        -amount,
-        projected[places[1]],
-        max_norm,
-        now,
-    )
+    """Both w, from rows ``places`` of the projection, which is from before the step."""
+    x, against_x = room.panel.projected[places[0]], room.panel.projected[places[1]]
+    place, against = (outcome.label, outcome.sub), (outcome.against, outcome.against_sub)
+    finite = update_label(weights, averages, place, amount, x, max_norm, now)
+    finite &= update_label(weights, averages, against, -amount, against_x, max_norm, now)
     return finite
 
 
 @njit
-def _amount(outcome: Outcome, n_relevant: int, room: Room, settings: Settings, step: int) -> Any:
-    dummy = room.visited.shape[0] - 2
-    n_against = dummy - n_relevant + (0 if outcome.label == dummy else 1)
-    weight = room.harmonic[n_against // outcome.tries]
-    return np.float32(step_size_at(settings, step) * weight)
+def _with_finite(o: Outcome, finite: bool) -> Outcome:
+    return Outcome(
+        o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
+        o.weight, o.loss, o.is_finite and finite,
+    )  # fmt: skip
 
 
 @njit
-def _search_dense(key: Any, rows: F32, relevant: Array, weights: Weights, room: Room) -> Any:
-    """Outcome, and where the rows of x and x̄ are in ``room.panel.projected``."""
-    n_rows = rows.shape[0]
-    if n_rows <= room.panel.projected.shape[0]:
-        projected = room.panel.projected[:n_rows]
-        place_dense(rows, weights, projected)
-        outcome = search(key, relevant, projected, weights.labels, room)
-        return outcome, (outcome.row, outcome.against_row)
-    score_lifted_dense(rows, np.array([0, n_rows]), 0, weights, room.panel, room.table)
-    outcome = search_table(key, relevant, room)
-    place_dense(rows[outcome.row : outcome.row + 1], weights, room.panel.projected[0:1])
-    other = outcome.against_row
-    place_dense(rows[other : other + 1], weights, room.panel.projected[1:2])
-    return outcome, (0, 1)
+def apply_dense(
+    outcome: Outcome, rows: F32, places: Any, step: int, weights: Weights, averages: Averages,
+    settings: Settings, room: Room,
+) -> Any:  # fmt: skip
+    """Update by a violation; ``places``: where x and x̄ are in ``room.panel.projected``."""
+    if outcome.against < 0 or not outcome.is_finite:
+        return outcome
+    amount = np.float32(step_size_at(settings, step) * outcome.weight)
+    now = iterates_before(averages, step)
+    finite = True
+    if weights.shared.shape[0]:
+        _hold(weights, outcome, room.gains)
+        x, against_x = rows[outcome.row], rows[outcome.against_row]
+        finite = update_shared_dense(
+            weights, averages, x, against_x, amount, room, settings.max_norm, now
+        )
+    finite &= _update_labels(
+        weights, averages, outcome, places, amount, room, settings.max_norm, now
+    )
+    return _with_finite(outcome, finite)
 
 
 @njit
-def _search_sparse(
-    key: Any, rows: SparseRows, n_rows: int, relevant: Array, weights: Weights, room: Room
-) -> Any:
-    """As ``_search_dense``."""
-    if n_rows <= room.panel.projected.shape[0]:
-        projected = room.panel.projected[:n_rows]
-        place_sparse(rows, 0, n_rows, weights, projected)
-        outcome = search(key, relevant, projected, weights.labels, room)
-        return outcome, (outcome.row, outcome.against_row)
-    score_lifted_sparse(rows, np.array([0, n_rows]), (0, 1), weights, room.panel, room.table)
-    outcome = search_table(key, relevant, room)
-    place_sparse(rows, outcome.row, outcome.row + 1, weights, room.panel.projected[0:1])
-    other = outcome.against_row
-    place_sparse(rows, other, other + 1, weights, room.panel.projected[1:2])
-    return outcome, (0, 1)
+def apply_sparse(
+    outcome: Outcome, rows: SparseRows, places: Any, step: int, weights: Weights,
+    averages: Averages, settings: Settings, room: Room,
+) -> Any:  # fmt: skip
+    """As ``apply_dense``."""
+    if outcome.against < 0 or not outcome.is_finite:
+        return outcome
+    amount = np.float32(step_size_at(settings, step) * outcome.weight)
+    now = iterates_before(averages, step)
+    finite = True
+    if weights.shared.shape[0]:
+        _hold(weights, outcome, room.gains)
+        finite = update_shared_sparse(
+            weights, averages, rows, (outcome.row, outcome.against_row), amount, room,
+            settings.max_norm, now,
+        )  # fmt: skip
+    finite &= _update_labels(
+        weights, averages, outcome, places, amount, room, settings.max_norm, now
+    )
+    return _with_finite(outcome, finite)
 
 
 @njit
@@ -455,24 +455,16 @@ def step_dense(
     rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """``rows`` (z ≥ 1, d') lifted, ``relevant`` ascending; weights and averages updated."""
+    """``rows`` (z, d') lifted, ``relevant`` ascending; weights and averages updated.
+
+    1 ≤ z ≤ the rows of ``room.panel.projected``; for more there is ``step_long_dense``.
+    """
+    projected = room.panel.projected[: rows.shape[0]]
+    place_dense(rows, weights, projected)
     key = step_key(settings.seed, step)
-    outcome, places = _search_dense(key, rows, relevant, weights, room)
-    if outcome.against < 0 or not outcome.is_finite:
-        return outcome
-    amount = _amount(outcome, relevant.shape[0], room, settings, step)
-    now = iterates_before(averages, step)
-    finite = True
-    if weights.shared.shape[0]:
-        _hold(weights, outcome, room)
-        x, against_x = rows[outcome.row], rows[outcome.against_row]
-        finite = update_shared_dense(
-            weights, averages, x, against_x, amount, room, settings.max_norm, now
-        )
-    finite &= _update_labels(
-        weights, averages, outcome, room.panel.projected, places, amount, settings.max_norm, now
-    )
-    return _with_finite(outcome, finite)
+    outcome = search(key, relevant, projected, weights.labels, room)
+    places = (outcome.row, outcome.against_row)
+    return apply_dense(outcome, rows, places, step, weights, averages, settings, room)
 
 
 @njit
@@ -480,29 +472,41 @@ def step_sparse(
     rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """``rows`` of one bag of ``n_rows`` ≥ 1, lifted, columns ascending; otherwise as dense."""
+    """``rows`` of one bag of ``n_rows``, lifted, columns ascending; otherwise as dense."""
+    projected = room.panel.projected[:n_rows]
+    place_sparse(rows, 0, n_rows, weights, projected)
     key = step_key(settings.seed, step)
-    outcome, places = _search_sparse(key, rows, n_rows, relevant, weights, room)
-    if outcome.against < 0 or not outcome.is_finite:
-        return outcome
-    amount = _amount(outcome, relevant.shape[0], room, settings, step)
-    now = iterates_before(averages, step)
-    finite = True
-    if weights.shared.shape[0]:
-        _hold(weights, outcome, room)
-        finite = update_shared_sparse(
-            weights, averages, rows, outcome.row, outcome.against_row, amount, room,
-            settings.max_norm, now,
-        )  # fmt: skip
-    finite &= _update_labels(
-        weights, averages, outcome, room.panel.projected, places, amount, settings.max_norm, now
-    )
-    return _with_finite(outcome, finite)
+    outcome = search(key, relevant, projected, weights.labels, room)
+    places = (outcome.row, outcome.against_row)
+    return apply_sparse(outcome, rows, places, step, weights, averages, settings, room)
 
 
 @njit
-def _with_finite(o: Outcome, finite: bool) -> Outcome:
-    return Outcome(
-        o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
-        o.loss, o.is_finite and finite,
-    )  # fmt: skip
+def step_long_dense(
+    rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
+    settings: Settings, room: Room, table: Scores,
+) -> Any:  # fmt: skip
+    """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
+    score_lifted_dense(rows, np.array([0, rows.shape[0]]), 0, weights, room.panel, table)
+    outcome = search_table(step_key(settings.seed, step), relevant, table, room)
+    finite = _all_finite(rows)
+    for i, row in enumerate((outcome.row, outcome.against_row)):
+        place_dense(rows[row : row + 1], weights, room.panel.projected[i : i + 1])
+    outcome = _with_finite(outcome, finite)
+    return apply_dense(outcome, rows, (0, 1), step, weights, averages, settings, room)
+
+
+@njit
+def step_long_sparse(
+    rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
+    averages: Averages, settings: Settings, room: Room, table: Scores,
+) -> Any:  # fmt: skip
+    """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
+    score_lifted_sparse(rows, np.array([0, n_rows]), (0, 1), weights, room.panel, table)
+    outcome = search_table(step_key(settings.seed, step), relevant, table, room)
+    n_values = rows.offsets[n_rows]
+    finite = _all_finite(rows.values[:n_values].reshape(1, n_values))
+    for i, row in enumerate((outcome.row, outcome.against_row)):
+        place_sparse(rows, row, row + 1, weights, room.panel.projected[i : i + 1])
+    outcome = _with_finite(outcome, finite)
+    return apply_sparse(outcome, rows, (0, 1), step, weights, averages, settings, room)

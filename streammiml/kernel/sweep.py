@@ -14,7 +14,14 @@ import numpy as np
 from streammiml.kernel import njit
 from streammiml.kernel.average import Averages
 from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
-from streammiml.kernel.score import DenseBlock, SparseBlock, SparseRows, Weights
+from streammiml.kernel.score import (
+    DenseBlock,
+    Scores,
+    SparseBlock,
+    SparseRows,
+    Weights,
+    make_scores,
+)
 from streammiml.kernel.step import (
     Outcome,
     Room,
@@ -22,6 +29,8 @@ from streammiml.kernel.step import (
     make_room,
     shrink,
     step_dense,
+    step_long_dense,
+    step_long_sparse,
     step_sparse,
 )
 from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
@@ -97,21 +106,39 @@ def _add(tally: Tally, outcome: Outcome) -> None:
 
 
 @njit
+def _lifted_dense(block: DenseBlock, bag: int, lift: Lift, room: SweepRoom) -> Any:
+    """Lifted rows of a bag, and its labels."""
+    start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
+    rows = room.dense[: stop - start]
+    lift_bag(lift, block.rows[start:stop], rows)
+    return rows, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
+
+
+@njit
+def _lifted_sparse(block: SparseBlock, bag: int, lift: Lift, room: SweepRoom) -> Any:
+    """Count of rows of a bag, lifted into ``room.sparse``, and its labels."""
+    start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
+    rows = room.sparse
+    lift_sparse_bag(
+        lift, block.row_offsets, block.columns, block.values, start, stop, rows.offsets,
+        rows.columns, rows.values,
+    )  # fmt: skip
+    return stop - start, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
+
+
+@njit
 def sweep_dense(
     block: DenseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
 ) -> Any:
-    """Bags ``visit`` of the block, one step each; the step that diverged, or -1."""
+    """Bags ``visit`` of the block, none of them long; the step that diverged, or -1."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     for i in range(visit.shape[0]):
-        bag = visit[i]
-        start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
-        relevant = block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
-        rows = room.dense[: stop - start]
-        lift_bag(learner.lift, block.rows[start:stop], rows)
-        outcome = step_dense(rows, relevant, first_step + i, weights, averages, settings, room.step)
+        rows, relevant = _lifted_dense(block, visit[i], learner.lift, room)
+        step = first_step + i
+        outcome = step_dense(rows, relevant, step, weights, averages, settings, room.step)
         _add(tally, outcome)
         if not outcome.is_finite:
-            return first_step + i
+            return step
     return -1
 
 
@@ -119,24 +146,40 @@ def sweep_dense(
 def sweep_sparse(
     block: SparseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
 ) -> Any:
-    """Bags ``visit`` of the block, one step each; the step that diverged, or -1."""
+    """Bags ``visit`` of the block, none of them long; the step that diverged, or -1."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
-    rows = room.sparse
     for i in range(visit.shape[0]):
-        bag = visit[i]
-        start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
-        relevant = block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
-        lift_sparse_bag(
-            learner.lift, block.row_offsets, block.columns, block.values, start, stop,
-            rows.offsets, rows.columns, rows.values,
-        )  # fmt: skip
+        n_rows, relevant = _lifted_sparse(block, visit[i], learner.lift, room)
+        step = first_step + i
         outcome = step_sparse(
-            rows, stop - start, relevant, first_step + i, weights, averages, settings, room.step
+            room.sparse, n_rows, relevant, step, weights, averages, settings, room.step
         )
         _add(tally, outcome)
         if not outcome.is_finite:
-            return first_step + i
+            return step
     return -1
+
+
+@njit
+def visit_long_dense(
+    block: DenseBlock, bag: int, step: int, learner: Learner, room: SweepRoom, table: Scores
+) -> Any:
+    """One step on a bag too long for ``sweep_dense``."""
+    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    rows, relevant = _lifted_dense(block, bag, learner.lift, room)
+    return step_long_dense(rows, relevant, step, weights, averages, settings, room.step, table)
+
+
+@njit
+def visit_long_sparse(
+    block: SparseBlock, bag: int, step: int, learner: Learner, room: SweepRoom, table: Scores
+) -> Any:
+    """One step on a bag too long for ``sweep_sparse``."""
+    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    n_rows, relevant = _lifted_sparse(block, bag, learner.lift, room)
+    return step_long_sparse(
+        room.sparse, n_rows, relevant, step, weights, averages, settings, room.step, table
+    )
 
 
 def sweep(
@@ -152,6 +195,21 @@ def sweep(
     Returns -1, or the step at which a score or weight stopped being a finite number; nothing was
     done after it.
     """
-    if isinstance(block, SparseBlock):
-        return int(sweep_sparse(block, visit, first_step, learner, room, tally))
-    return int(sweep_dense(block, visit, first_step, learner, room, tally))
+    is_sparse = isinstance(block, SparseBlock)
+    run: Any = sweep_sparse if is_sparse else sweep_dense
+    visit_long: Any = visit_long_sparse if is_sparse else visit_long_dense
+    n_rows = block.bag_offsets[visit + 1] - block.bag_offsets[visit]
+    start = 0
+    # A long bag takes so long that a call of its own does not show.
+    for place in np.flatnonzero(n_rows > room.step.panel.projected.shape[0]):
+        stuck = int(run(block, visit[start:place], first_step + start, learner, room, tally))
+        if stuck >= 0:
+            return stuck
+        step = first_step + int(place)
+        table = make_scores(1, learner.weights.labels.shape[0])
+        outcome = visit_long(block, visit[place], step, learner, room, table)
+        _add(tally, outcome)
+        if not outcome.is_finite:
+            return step
+        start = int(place) + 1
+    return int(run(block, visit[start:], first_step + start, learner, room, tally))

@@ -118,24 +118,32 @@ def test_step__of_a_bag_too_long_to_keep_is_the_same_step(form, size):
     other = score.Weights(*(array.copy() for array in weights))
     averages = without_average(weights)
     large, small = step.make_room(weights, 150), step.make_room(weights, 1)
-    assert small.panel.projected.shape[0] < 131
+    table = score.make_scores(1, 21)
     for number in range(12):
         rows, relevant = bag_of(block, number % 2)
-        outcomes = []
-        for model, room in ((weights, large), (other, small)):
-            if form == "dense":
-                outcome = step.step_dense(
-                    block.rows[rows], relevant, number, model, averages, settings, room
-                )
-            else:
-                bag, n_rows = sparse_bag(csr, rows), rows.stop - rows.start
-                outcome = step.step_sparse(
-                    bag, n_rows, relevant, number, model, averages, settings, room
-                )
-            outcomes.append(outcome)
-        assert outcomes[0] == outcomes[1]
+        bag = (
+            (block.rows[rows],)
+            if form == "dense"
+            else (sparse_bag(csr, rows), len(block.rows[rows]))
+        )
+        rest = (averages, settings)
+        short, long = {
+            "dense": (step.step_dense, step.step_long_dense),
+            "sparse": (step.step_sparse, step.step_long_sparse),
+        }[form]
+        outcome = short(*bag, relevant, number, weights, *rest, large)
+        assert outcome == long(*bag, relevant, number, other, *rest, small, table)
+        assert outcome.is_finite
     assert weights.labels.tobytes() == other.labels.tobytes()
     assert weights.shared.tobytes() == other.shared.tobytes()
+    if form == "dense":
+        block.rows[130] = np.nan
+        bag = (block.rows[:150],)
+    else:
+        csr.values[csr.row_offsets[130]] = np.nan
+        bag = (sparse_bag(csr, slice(0, 150)), 150)
+    with np.errstate(all="ignore"):
+        assert not long(*bag, relevant, 0, other, *rest, small, table).is_finite
 
 
 # What a step must do, checked on whatever takes a step: the kernel, its twin, and the twin with a
@@ -453,10 +461,9 @@ def test_step__of_a_million_rows_agrees_with_oracle():
     room = step.make_room(weights, len(rows))
     assert room.panel.projected.nbytes <= step.KEPT_BYTES
     labels = np.array([2], np.int32)
+    table, averages = score.make_scores(1, 7), without_average(weights)
     for number in range(3):
-        got = step.step_dense(
-            rows, labels, number, weights, without_average(weights), settings, room
-        )
+        got = step.step_long_dense(rows, labels, number, weights, averages, settings, room, table)
         want = oracle.step(rows, labels, number, twin, settings)
         assert [getattr(got, name) for name in FIELDS] == [getattr(want, name) for name in FIELDS]
     assert distance(weights.shared[:, :5], twin.shared) < 1e-5

@@ -92,6 +92,32 @@ def test_sweep__cut_anywhere_goes_on_to_the_same_bytes(cuts, form, size):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_sweep__takes_long_bags_among_short_ones(form):
+    block = dense_block(np.random.default_rng(3), [2, 90, 3, 70, 100, 1], 6, 7)
+    block = block if form == "dense" else sparse_block(block)
+    visit = np.array([1, 0, 2, 3, 4, 5, 0, 1])
+    results = []
+    for longest in (1, 100):
+        learner, tally = learner_for(6), sweep.make_tally()
+        room = room_for(learner, block)._replace(step=step.make_room(learner.weights, longest))
+        assert (room.step.panel.projected.shape[0] < 70) is (longest == 1)
+        assert sweep.sweep(block, visit, 0, learner, room, tally) == -1
+        results.append(bytes_of(learner, tally))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("longest", [1, 100])
+def test_sweep__stops_at_a_long_bag_that_diverged(longest):
+    block = dense_block(np.random.default_rng(3), [2, 90, 3], 6, 7)
+    block.rows[60] = np.inf
+    learner, tally = learner_for(6), sweep.make_tally()
+    room = room_for(learner, block)._replace(step=step.make_room(learner.weights, longest))
+    with np.errstate(all="ignore"):
+        assert sweep.sweep(block, np.array([0, 2, 1, 2]), 5, learner, room, tally) == 7
+    assert tally.counts[0] == 3
+
+
 def test_sweep__depends_on_the_number_of_its_first_step():
     block = small_block()
     visit = np.arange(7)
