@@ -7,13 +7,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "streammiml"
 PIPE = ["errors", "config", "jit", "digest", "model", "cluster", "bags", "blocks", "kernel"]
-PIPE += ["learn", "measure", "search", "tell", "estimator", "verbs"]
+PIPE += ["scoring", "learn", "measure", "search", "tell", "estimator", "verbs"]
 FOUNDATION = ["errors", "config"]
 FEWER = {
     "kernel": ["kernel", "jit"],
     "jit": [],
     "digest": ["jit"],
-    "measure": [*FOUNDATION, "model", "cluster", "bags", "blocks", "kernel", "measure"],
+    "scoring": ["model", "bags", "kernel"],
+    "measure": [*FOUNDATION, "model", "cluster", "bags", "blocks", "kernel", "scoring", "measure"],
 }
 HOMES = {
     "zarr": {"bags"},
@@ -23,6 +24,7 @@ HOMES = {
     "threading": {"blocks"},
     "numba": {"jit", "kernel"},
     "dask": {"measure", "search", "cluster"},
+    "distributed": {"cluster"},
     "matplotlib": {"tell"},
     "jinja2": {"tell"},
     "cyclopts": {"verbs"},

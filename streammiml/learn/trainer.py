@@ -19,9 +19,9 @@ from streammiml.blocks.plan import permuted
 from streammiml.blocks.stream import Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_size
 from streammiml.errors import StreammimlError
-from streammiml.kernel.lift import lift_width, plain_rows
+from streammiml.kernel.lift import lift_width
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
-from streammiml.kernel.score import DenseBlock, SparseBlock, Weights, score_block
+from streammiml.kernel.score import Weights, score_block
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, SweepRoom, make_sweep_room, sweep
 from streammiml.learn.holdout import Holdout
@@ -35,6 +35,7 @@ from streammiml.learn.state import (
     tally_of,
 )
 from streammiml.model import LabelRule, LiftArrays, Model
+from streammiml.scoring import kernel_block
 
 SCORED_AT_ONCE = 256
 
@@ -82,23 +83,6 @@ def train(
     folder = RunFolder(Path(run), resume=resume) if run is not None else None
     with folder or nullcontext():
         return _Training(store, config, folder, watch).run()
-
-
-def kernel_block(block: BagBlock) -> DenseBlock | SparseBlock:
-    """A block as kernels take it."""
-    rows = block.rows
-    if isinstance(rows, np.ndarray):
-        return DenseBlock(
-            plain_rows(rows), block.bag_offsets, block.label_offsets, block.label_indices
-        )
-    return SparseBlock(
-        rows.offsets,
-        rows.columns,
-        plain_rows(rows.values),
-        block.bag_offsets,
-        block.label_offsets,
-        block.label_indices,
-    )
 
 
 def prepare(store: Bags, config: TrainConfig) -> tuple[Budget, Holdout]:
