@@ -99,7 +99,10 @@ def save_checkpoint(folder: Path, state: State, key: dict[str, Any]) -> Path:
         tensors |= {"best.shared": state.best.shared, "best.labels": state.best.labels}
     content = {"position": asdict(state.at), "stride": state.averages.stride, "key": key}
     save_tensors(path, tensors, content, kind="checkpoint", version=CHECKPOINT_FORMAT)
-    for old in _checkpoints(folder)[KEPT:]:
+    # What claims a later step did not verify, or the run would have gone on from there.
+    others = _checkpoints(folder)
+    place = others.index(path)
+    for old in others[:place] + others[place + KEPT :]:
         old.unlink()
     return path
 
@@ -125,7 +128,8 @@ def _checkpoints(folder: Path) -> list[Path]:
 def _load(path: Path) -> tuple[State, dict[str, Any]]:
     tensors, content = load_tensors(path, kind="checkpoint", version=CHECKPOINT_FORMAT)
     try:
-        kept = {name: _aligned(array) for name, array in tensors.items()}
+        # One after the other: two copies of everything would be more than training holds.
+        kept = {name: _aligned(tensors.pop(name)) for name in list(tensors)}
         lift = Lift(
             kept["lift.shift"],
             kept["lift.scale"],
