@@ -23,6 +23,7 @@ from streammiml.bags.layout import (
     ARRAY_DTYPES,
     FOLDER,
     INDEX_CHUNK,
+    INDEX_PIECE,
     PIECE_BYTES,
     RECORD,
     ArrayEntry,
@@ -120,7 +121,7 @@ class ZarrAssembly:
         dtype = ARRAY_DTYPES.get(name, spec.dtype)
         width = spec.n_features if name == "rows" else 1
         codec = spec.resolved_codec if name in ("rows", "values", "columns") else "none"
-        chunk, per_file, piece = INDEX_CHUNK, 1024, 0
+        chunk, per_file, piece = INDEX_CHUNK, 1024, min(INDEX_PIECE, INDEX_CHUNK)
         if name in ("rows", "values", "columns"):
             element = np.dtype(dtype).itemsize * width
             piece = max(1, min(PIECE_BYTES, spec.chunk_bytes) // element)
@@ -268,6 +269,7 @@ class ParquetAssembly:
             ARRAY_DTYPES[name],
             width=1,
             chunk=INDEX_CHUNK,
+            piece=min(INDEX_PIECE, INDEX_CHUNK),
             shard_chunks=1 << 40,
             key=lambda _: f"{FOLDER}/{name}.bin",
             close=closed,

@@ -247,8 +247,14 @@ class CachedArray(VerifiedArray):
             return chunk[start - first : stop - first]
         if start >= stop:
             return np.empty(0, self.dtype)
+        records = self.table.covering(start, stop)
+        if len(records) > CACHED_CHUNKS // 8:
+            # A scan: one read of all of it, and nothing is pushed out for what will not come back.
+            whole = super().read(start, stop)
+            self._inspect(whole)
+            return whole
         parts = []
-        for record in self.table.covering(start, stop):
+        for record in records:
             first, end = record.first, record.first + record.elements
             chunk = self._chunk(first, record.elements)
             parts.append(chunk[max(start - first, 0) : stop - first])

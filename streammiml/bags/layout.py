@@ -28,6 +28,7 @@ MAX_FEATURES = 2**32
 
 # Elements of the small arrays that one read fetches; rows and values follow a size in bytes.
 INDEX_CHUNK = 8192
+INDEX_PIECE = 1024
 CHUNK_BYTES = 256 << 10
 # Uncompressed chunks are checked in smaller pieces, so that a read need not fetch whole chunks.
 PIECE_BYTES = 64 << 10
@@ -154,11 +155,9 @@ class Manifest:
             if entry.length != wanted.get(name, entry.length):
                 return f"{name} has {entry.length} elements, expected {wanted[name]}"
         width = self.arrays["rows"].width if "rows" in self.arrays else self.n_features
-        return (
-            ""
-            if width == self.n_features
-            else (f"rows has {width} features, expected {self.n_features}")
-        )
+        if width != self.n_features:
+            return f"rows has {width} features, expected {self.n_features}"
+        return ""
 
 
 def _dump(body: dict[str, Any]) -> bytes:

@@ -48,6 +48,8 @@ from streammiml.errors import StoreError
 if TYPE_CHECKING:
     from streammiml.bags.remote import RemotePlace
 
+SUBFOLDERS = ("store", "parts", "logs")
+
 
 class BagWriter:
     """Writes one store; :meth:`begin`, then :meth:`write_part` for each, then :meth:`finish`.
@@ -92,15 +94,17 @@ class BagWriter:
                 with _writing(name, folder):
                     # What lies here without it was being removed when a process was killed.
                     (folder / "journal").unlink(missing_ok=True)
-                    for sub in ("store", "parts", "logs"):
+                    for sub in SUBFOLDERS:
                         shutil.rmtree(folder / sub, ignore_errors=True)
-                        (folder / sub).mkdir()
                     write_atomically(begun, wanted.encode())
             elif begun.read_text() != wanted:
                 raise StoreError(
                     f"{name} was begun with other settings or another source; remove {folder} "
                     "to start anew"
                 )
+            with _writing(name, folder):
+                for sub in SUBFOLDERS:
+                    (folder / sub).mkdir(exist_ok=True)
             writer = cls(name, spec, folder, lock)
             if writer._remote:
                 writer._claim()
@@ -142,7 +146,7 @@ class BagWriter:
             return ZarrAssembly(self._root, self._staging / "logs", self.spec, upload)
 
         assembly = make()
-        if assembly.restore(self._staging / "journal"):
+        if assembly.restore(self._staging / "journal") and self._has_ids(assembly.next_part):
             return assembly
         for sub in ("store", "logs"):
             shutil.rmtree(self._staging / sub, ignore_errors=True)
@@ -201,6 +205,11 @@ class BagWriter:
             assembly.save(self._staging / "journal")
             self._assembly = assembly
             path.unlink()
+
+    def _has_ids(self, n_parts: int) -> bool:
+        """Whether the ids of all parts that are in the arrays are still known."""
+        paths = (self._parts / f"ids-{number:08d}" for number in range(n_parts))
+        return not self.spec.bag_ids or all(path.exists() for path in paths)
 
     def _log_ids(self, assembly: ZarrAssembly, block: BagBlock) -> None:
         if block.bag_ids is not None:

@@ -89,8 +89,8 @@ def write_metadata(
 
 
 def clear_metadata(folder: Path) -> None:
-    """Remove metadata that an interrupted finish left."""
-    for path in folder.glob("**/zarr.json"):
+    """Remove metadata that an interrupted finish left, zarr's own half-written files among it."""
+    for path in folder.glob("**/zarr.*"):
         path.unlink()
 
 
