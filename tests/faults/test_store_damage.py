@@ -430,7 +430,7 @@ def test_edited_footer__is_refused_at_open(tmp_path):
 
 
 def tamper(path: Path, array: str, element: int, value: float) -> None:
-    """Change an element of an array (of rows, its first value), and all checksums that would tell."""
+    """Change an element of an array (of rows, its first value), and all checksums over it."""
     manifest = Manifest.from_bytes((path / MANIFEST).read_bytes(), "x")
     entry = manifest.arrays[array]
     table = np.frombuffer((path / table_key(array)).read_bytes(), RECORD).copy()
