@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from streammiml.errors import StreammimlError
 from streammiml.model import MODEL_FILE, write_whole
 
 SETTINGS, HISTORY, CHECKPOINTS = "settings.toml", "history.jsonl", "checkpoints"
+LOCK = "lock"
 # Settings that change how fast a run goes or when it ends, and never what a step does.
 FREE = ("memory", "checkpoint_every", "epochs", "max_steps")
 
@@ -22,16 +25,29 @@ class RunFolder:
 
     def __init__(self, path: Path, *, resume: bool) -> None:
         self.path = path
-        self.exists = (path / SETTINGS).exists()
-        if not resume and path.exists() and any(path.iterdir()):
+        try:
+            self._refuse_others(resume)
+            (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(path / LOCK, f"run {path}")
+            self.exists = (path / SETTINGS).exists()
+            for folder in (path, path / CHECKPOINTS):
+                for left in folder.glob("*.partial"):
+                    left.unlink()
+        except OSError as error:
+            raise StreammimlError(f"{path} cannot be written: {error.strerror}") from error
+
+    def _refuse_others(self, resume: bool) -> None:
+        """Refuse a folder that holds anything but this run; one that never began is empty."""
+        path = self.path
+        found = {each.name for each in path.iterdir()} if path.exists() else set()
+        begun = found - {LOCK, CHECKPOINTS}
+        begun |= {each.name for each in (path / CHECKPOINTS).glob("step-*")}
+        if begun and not resume:
             raise StreammimlError(
                 f"{path} exists already; --resume goes on with it, or name another folder"
             )
-        try:
-            (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(path / "lock", f"run {path}")
-        except OSError as error:
-            raise StreammimlError(f"{path} cannot be written: {error.strerror}") from error
+        if begun and SETTINGS not in found:
+            raise StreammimlError(f"{path} is no run: it has no {SETTINGS}; name another folder")
 
     def __enter__(self) -> RunFolder:
         return self
@@ -52,15 +68,13 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """Recorded settings."""
         try:
-            return tomllib.loads((self.path / SETTINGS).read_text())
-        except (tomllib.TOMLDecodeError, OSError) as error:
+            return tomllib.loads((self.path / SETTINGS).read_text("utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise StreammimlError(f"{self.path / SETTINGS} cannot be read: {error}") from None
 
     def record(self, settings: dict[str, Any]) -> None:
         """Write the settings down; what is None stays out."""
-        lines = [
-            f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None
-        ]
+        lines = [f"{k} = {_toml(value)}" for k, value in settings.items() if value is not None]
         write_whole(self.path / SETTINGS, ["\n".join(lines).encode() + b"\n"])
         self.exists = True
 
@@ -68,21 +82,36 @@ class RunFolder:
         """Refuse settings that contradict the recorded ones, naming the first."""
         recorded = self.settings()
         for name, value in wanted.items():
-            if name not in FREE and name in recorded and recorded[name] != value:
+            if name not in FREE and recorded.get(name) != value:
                 raise StreammimlError(
-                    f"{self.path} was begun with {name} {recorded[name]!r}, not {value!r}; "
+                    f"{self.path} was begun with {name} {recorded.get(name)!r}, not {value!r}; "
                     "leave it out, or begin another run"
                 )
 
     def cut_history(self, n_bytes: int) -> None:
         """Drop what was written after the last checkpoint; it will be written again."""
         path = self.path / HISTORY
-        if path.exists():
-            os.truncate(path, min(n_bytes, path.stat().st_size))
+        with _saying_what_failed(path):
+            if path.exists():
+                os.truncate(path, min(n_bytes, path.stat().st_size))
 
     def note(self, entry: dict[str, Any]) -> int:
         """Append a line to the history; returns its size."""
         path = self.path / HISTORY
-        with path.open("a") as file:
+        with _saying_what_failed(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-            return file.tell()
+            size = file.tell()
+        return size
+
+
+@contextmanager
+def _saying_what_failed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StreammimlError(f"{path} is not saved: {error.strerror}; make room") from error
+
+
+def _toml(value: Any) -> str:
+    """A plain value as TOML writes it: as JSON does, but for surrogates and one control."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
