@@ -1,4 +1,4 @@
-"""Ranking loss of a block of bags: what early stopping looks at.
+"""Ranks of relevant labels, and the ranking loss of a block of bags: what early stopping looks at.
 
 A bag's loss is the share of its (relevant, irrelevant) pairs of labels that are in the wrong order;
 a tie counts whole, as in scikit-learn. A bag with no or every label relevant has no pairs and
@@ -48,6 +48,36 @@ def ranking_loss_sum(scores: F32, label_offsets: I64, labels: npt.NDArray[Any]) 
         if pairs > 0:
             total += np.int64(np.rint(UNIT * (wrong_pairs(scores[bag], relevant) / pairs)))
     return total
+
+
+@njit
+def relevant_ranks(
+    scores: F32, label_offsets: I64, labels: npt.NDArray[Any], out: npt.NDArray[np.int64]
+) -> None:
+    """``scores`` (n_bags, L) of finite numbers, ``out`` (4, len(labels)) overwritten.
+
+    For each relevant label of each bag: labels that score higher, labels that score the same
+    (itself too), those of them with a lower number, and relevant labels that score no less.
+    """
+    n_labels = scores.shape[1]
+    for bag in range(scores.shape[0]):
+        first, last = label_offsets[bag], label_offsets[bag + 1]
+        for place in range(first, last):
+            label = labels[place]
+            own = scores[bag, label]
+            higher, equal, before, relevant = 0, 0, 0, 0
+            for other in range(n_labels):
+                higher += scores[bag, other] > own
+                equal += scores[bag, other] == own
+            if equal > 1:
+                for other in range(label):
+                    before += scores[bag, other] == own
+            for other in range(first, last):
+                relevant += scores[bag, labels[other]] >= own
+            out[0, place] = higher
+            out[1, place] = equal
+            out[2, place] = before
+            out[3, place] = relevant
 
 
 def ranking_loss(total: int, n_bags: int) -> float:

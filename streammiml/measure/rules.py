@@ -22,9 +22,11 @@ def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
     """
     if rule.name == "top-r":
         return highest(scores, max(rule.r, rule.min_labels))
-    # 1 + f is exact enough in float64 that only the scores' own rounding decides.
-    margin = 1.0 if rule.name == "margin" else 0.0
-    chosen: Bools = scores.astype(np.float64) + margin > dummy[:, None]
+    if rule.name == "margin":
+        # 1 + f is exact enough in float64 that only the scores' own rounding decides.
+        chosen: Bools = scores.astype(np.float64) + 1.0 > dummy[:, None]
+    else:
+        chosen = scores > dummy[:, None]
     if rule.min_labels:
         chosen |= highest(scores, rule.min_labels)
     return chosen
@@ -32,7 +34,16 @@ def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
 
 def highest(scores: Floats, count: int) -> Bools:
     """(n, L), true for the ``count`` highest of each row; of equal scores the lowest label wins."""
-    chosen = np.zeros(scores.shape, np.bool_)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    np.put_along_axis(chosen, order, True, axis=1)
+    n, n_labels = scores.shape
+    chosen: Bools
+    if not 0 < count < n_labels:
+        return np.full(scores.shape, count > 0)
+    if count == 1:
+        chosen = np.zeros(scores.shape, np.bool_)
+        chosen[np.arange(n), scores.argmax(axis=1)] = True
+        return chosen
+    last = np.partition(scores, n_labels - count, axis=1)[:, n_labels - count, None]
+    above, level = scores > last, scores == last
+    left = count - np.count_nonzero(above, axis=1, keepdims=True)
+    chosen = above | (level & (np.cumsum(level, axis=1) <= left))
     return chosen

@@ -53,3 +53,14 @@ def test_wrong_pairs__of_scores_that_are_not_numbers_are_all_wrong():
 
 def test_ranking_loss__over_no_bags_is_not_a_number():
     assert np.isnan(rank.ranking_loss(0, 0))
+
+
+@settings(deadline=None)
+@given(case=scored())
+def test_relevant_ranks__agree_with_oracle(case):
+    scores, truth = case
+    offsets, labels = block_of(truth)
+    got, want = np.full((2, 4, len(labels)), -1)
+    rank.relevant_ranks(scores, offsets, labels, got)
+    oracle.relevant_ranks(scores, offsets, labels, want)
+    np.testing.assert_array_equal(got, want)

@@ -1,0 +1,105 @@
+"""Metrics of the order of labels: the dummy label plays no part in them.
+
+Scores are ranked within a bag, the highest first. What becomes of ties, and of bags whose labels
+are none or all relevant, is said of each; where scikit-learn has the metric it is as there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from streammiml.measure.metric import BagMean, Metric, Ratio, ScoredBlock
+
+
+def _hits_at(block: ScoredBlock, k: int) -> Ratio:
+    """Relevant labels among the first ``k``.
+
+    Of equal scores the lowest label comes first, as in predictions. A bag without labels has no
+    hits; one with all labels has as many as there are labels, up to ``k``.
+    """
+    first = block.bag_of[block.ranks.position < k]
+    return Ratio.of(np.bincount(first, minlength=block.n_bags), k)
+
+
+def _missed_first(block: ScoredBlock) -> Ratio:
+    """Bags whose first label is irrelevant.
+
+    Of equal scores the lowest label is first, as in predictions: 1 − ``precision_at_1``. A bag
+    without labels counts as 1, one with all labels as 0. scikit-learn does not have it.
+    """
+    first = block.bag_of[block.ranks.position == 0]
+    return Ratio.of(1 - np.bincount(first, minlength=block.n_bags), 1)
+
+
+def _depth(block: ScoredBlock) -> Ratio:
+    """(rank of the last relevant label − 1) / L: scikit-learn's ``coverage_error``, less 1, over L.
+
+    Ties count against the relevant label. A bag with all labels counts as (L − 1) / L. A bag
+    without labels has rank 0, as in scikit-learn, and so counts as −1 / L.
+    """
+    deepest = np.zeros(block.n_bags, np.int64)
+    labelled = block.n_true > 0
+    if labelled.any():
+        starts = block.label_offsets[:-1][labelled]
+        deepest[labelled] = np.maximum.reduceat(block.ranks.worst, starts)
+    return Ratio.of(deepest - 1, block.n_labels)
+
+
+def _wrong_order(block: ScoredBlock) -> BagMean:
+    """Share of a bag's (relevant, irrelevant) pairs in the wrong order: ``label_ranking_loss``.
+
+    A tie counts as a wrong pair. Bags with no labels or all have no pairs and count as 0.
+    """
+    n_true = block.n_true
+    pairs = n_true * (block.n_labels - n_true)
+    ends = np.concatenate([[0], np.cumsum(block.ranks.worst - block.ranks.relevant)])
+    wrong = np.diff(ends[block.label_offsets])
+    return BagMean.of(wrong / np.maximum(pairs, 1))
+
+
+def _precision_of_ranks(block: ScoredBlock) -> BagMean:
+    """``label_ranking_average_precision_score``: how relevant are labels up to each relevant one.
+
+    The mean, over relevant labels, of the share of relevant labels among those that score no
+    less, so ties count against it. Bags with no labels or all count as 1.
+    """
+    n_true, ranks = block.n_true, block.ranks
+    sums = block.sum_by_bag(ranks.relevant / ranks.worst)
+    trivial = (n_true == 0) | (n_true == block.n_labels)
+    return BagMean.of(np.where(trivial, 1.0, sums / np.maximum(n_true, 1)))
+
+
+def _gain_at(block: ScoredBlock, k: int) -> BagMean:
+    """Discounted gain of the first ``k`` over the best possible: scikit-learn's ``ndcg_score``.
+
+    The label at rank r gains 1 / log₂(r + 1). Equal scores share the mean of their ranks' gains.
+    A bag without labels counts as 0, one with all labels as 1.
+    """
+    depth = min(k, block.n_labels)
+    gains = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, depth + 2)))])
+    ranks, n_true = block.ranks, block.n_true
+    shared = gains[np.minimum(ranks.worst, depth)] - gains[np.minimum(ranks.higher, depth)]
+    best = gains[np.minimum(n_true, depth)]
+    # Rounding may leave the sum a few ulp above the best, and a share is 1 at most.
+    found = np.minimum(block.sum_by_bag(shared / ranks.equal), best)
+    return BagMean.of(found / np.where(n_true > 0, best, 1.0))
+
+
+one_error = Metric("one_error", _missed_first, Ratio.add, Ratio.figure, "lower")
+coverage = Metric("coverage", _depth, Ratio.add, Ratio.figure, "lower")
+ranking_loss = Metric("ranking_loss", _wrong_order, BagMean.add, BagMean.figure, "lower")
+average_precision = Metric(
+    "average_precision", _precision_of_ranks, BagMean.add, BagMean.figure, "higher"
+)
+
+
+def precision_at(k: int) -> Metric[Ratio]:
+    """Share of relevant labels among the first ``k``; of ``k``, even if there are fewer labels."""
+    return Metric(f"precision_at_{k}", partial(_hits_at, k=k), Ratio.add, Ratio.figure, "higher")
+
+
+def ndcg_at(k: int) -> Metric[BagMean]:
+    """Normalised discounted cumulative gain of the first ``k`` labels."""
+    return Metric(f"ndcg_at_{k}", partial(_gain_at, k=k), BagMean.add, BagMean.figure, "higher")
