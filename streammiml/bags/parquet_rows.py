@@ -191,8 +191,8 @@ def index_part(path: Path, groups: Iterable[BagBlock], offsets: Offsets) -> Part
             for name, offset, size in _column_chunks(meta, number):
                 values, first = flat[name], done.get(name, 0)
                 file.seek(offset)
-                chunk = memoryview(file.read(size))
-                ends = values.nbytes <= size and chunk[size - values.nbytes :] == values.tobytes()
+                chunk = file.read(size)
+                ends = chunk.endswith(values.tobytes())
                 plain[name] = plain.get(name, True) and ends
                 if len(values):
                     record = (first, offset, len(values), size, crc32c(chunk), 0)
