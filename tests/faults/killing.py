@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.writer import BagWriter
@@ -106,6 +107,10 @@ def _run(order: dict[str, Any]) -> None:
 
 def serve() -> None:
     """Obey orders that come as lines of JSON; answer each with how the child ended."""
+    for kind in ("dense", "sparse"):
+        for part in job(kind)[1]:
+            # Compiled once here rather than in every child.
+            digests_of(part)
     with sizes():
         for line in sys.stdin:
             order = json.loads(line)
