@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -523,6 +524,40 @@ def test_bag_of_a_million_rows__is_written_and_read(backend, kind, tmp_path):
         assert store.manifest.longest_bag == n
         assert_same(store.read(0, 1), block)
         assert store.check() == []
+
+
+PEAK = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec
+from tests.stores import write_parts
+rows = np.random.default_rng(0).standard_normal((1_000_000, 64), np.float32)
+block = BagBlock(np.array([0, len(rows)]), rows, np.array([0, 1]), np.zeros(1, np.int32))
+store = write_parts(Path(sys.argv[1]), StoreSpec(n_features=64), [block])
+del rows, block
+assert store.check() == []
+# Not ru_maxrss, which begins with that of the process that started this one.
+print(int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.zarr",
+        pytest.param(
+            "x.parquet",
+            marks=pytest.mark.xfail(reason="a bag is one record, of which pyarrow holds copies"),
+        ),
+    ],
+)
+def test_bag_of_a_million_rows__is_written_and_checked_within_a_gigabyte(name, tmp_path):
+    command = [sys.executable, "-c", PEAK, str(tmp_path / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=killing.ROOT)
+    assert int(done.stdout) < 1024
 
 
 # Leftovers of an old crash.
