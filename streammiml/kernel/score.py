@@ -16,9 +16,12 @@ from streammiml.kernel import njit
 from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
 from streammiml.kernel.tile import (
     F32,
+    I32,
     I64,
+    LANES,
     aligned_zeros,
     dot_tile,
+    peak_tile,
     project_tile,
     sparse_tile,
 )
@@ -29,8 +32,8 @@ PANEL_ROWS = 64
 """Rows projected at a time; longer bags are taken in several panels."""
 FEATURES_AT_ONCE = 128
 """Features of W0 a pass of tiles keeps in the first cache."""
-SCORE_COLUMNS = 64
-"""(label, sub-concept) pairs whose dot products are held at a time."""
+SCORE_COLUMNS = 80
+"""About how many (label, sub-concept) pairs are scored at a time; at least eight labels."""
 
 
 class Weights(NamedTuple):
@@ -70,7 +73,7 @@ class SparseRows(NamedTuple):
     """Lifted sparse rows of one bag: CSR counted from 0."""
 
     offsets: I64
-    columns: npt.NDArray[np.int32]
+    columns: I32
     values: F32
 
 
@@ -79,7 +82,7 @@ class Scores(NamedTuple):
 
     value: F32
     row: I64
-    subconcept: npt.NDArray[np.int32]
+    subconcept: I32
 
 
 class Panel(NamedTuple):
@@ -91,8 +94,10 @@ class Panel(NamedTuple):
     """(rows, columns), columns being (label, sub-concept) pairs, padded to fours."""
     best: F32
     """(columns,) of the panel's rows."""
-    at: I64
+    row: I32
     """(columns,) where ``best`` was met."""
+    sub: I32
+    """(columns,) by which sub-concept."""
     chosen: I64
     """(columns,) which vector each column is."""
 
@@ -110,7 +115,8 @@ def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
         aligned_zeros((n_rows, width)),
         aligned_zeros((n_rows, columns)),
         aligned_zeros(columns),
-        aligned_zeros(columns, np.int64),
+        aligned_zeros(columns, np.int32),
+        aligned_zeros(columns, np.int32),
         aligned_zeros(columns, np.int64),
     )
 
@@ -236,28 +242,10 @@ def dot_columns(
 
 
 @njit
-def _peaks(dots: F32, start: int, stop: int, n_columns: int, best: F32, at: I64) -> None:
-    """Greatest of rows ``start`` to ``stop`` in each column, and the first row it is met in."""
-    for column in range(n_columns):
-        best[column] = dots[start, column]
-        at[column] = start
-    for row in range(start + 1, stop):
-        for column in range(n_columns):
-            more = dots[row, column] > best[column]
-            best[column] = dots[row, column] if more else best[column]
-            at[column] = row if more else at[column]
-
-
-@njit
 def score_rows(
-    projected: F32,
-    first_row: int,
-    bag_offsets: I64,
-    first_bag: int,
-    labels: F32,
-    panel: Panel,
+    projected: F32, first_row: int, bag_offsets: I64, first_bag: int, labels: F32, panel: Panel,
     out: Scores,
-) -> None:
+) -> None:  # fmt: skip
     """Raise ``out`` by rows ``first_row`` onwards of the block, given as ``projected`` (n, width).
 
     ``first_bag`` holds ``first_row``. What ``out`` has of a bag begun in an earlier panel stays
@@ -265,37 +253,32 @@ def score_rows(
     """
     n_labels, n_sub, width = labels.shape
     vectors = labels.reshape(n_labels * n_sub, width)
+    chosen, dots, best = panel.chosen, panel.dots, panel.best
     last_row = first_row + projected.shape[0]
-    at_once = max(1, panel.chosen.shape[0] // n_sub)
+    at_once = chosen.shape[0] // n_sub // LANES * LANES
     for label in range(0, n_labels, at_once):
         n_here = min(at_once, n_labels - label)
-        for column in range(n_here * n_sub):
-            panel.chosen[column] = label * n_sub + column
-        dot_columns(projected, vectors, panel.chosen, 0, n_here * n_sub, panel.dots, panel.best)
+        # Labels lie side by side, sub-concept after sub-concept, filled up with the last one.
+        stride = -(-n_here // LANES) * LANES
+        for k in range(n_sub):
+            for i in range(stride):
+                chosen[k * stride + i] = (label + min(i, n_here - 1)) * n_sub + k
+        dot_columns(projected, vectors, chosen, 0, n_sub * stride, dots, best)
         bag = first_bag
         while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < last_row:
             start = max(bag_offsets[bag], first_row)
-            stop = min(bag_offsets[bag + 1], last_row)
-            _peaks(
-                panel.dots,
-                start - first_row,
-                stop - first_row,
-                n_here * n_sub,
-                panel.best,
-                panel.at,
-            )
+            stop = min(bag_offsets[bag + 1], last_row) - first_row
+            for i in range(0, stride, LANES):
+                peak_tile(
+                    dots, start - first_row, stop, i, stride, n_sub, best, panel.row, panel.sub
+                )
             is_new = start == bag_offsets[bag]
             to_bag = first_row - bag_offsets[bag]
             for i in range(n_here):
-                value, row, sub = panel.best[i * n_sub], panel.at[i * n_sub], 0
-                for k in range(1, n_sub):
-                    other, place = panel.best[i * n_sub + k], panel.at[i * n_sub + k]
-                    if other > value or (other == value and place < row):
-                        value, row, sub = other, place, k
-                if is_new or value > out.value[bag, label + i]:
-                    out.value[bag, label + i] = value
-                    out.row[bag, label + i] = row + to_bag
-                    out.subconcept[bag, label + i] = sub
+                if is_new or best[i] > out.value[bag, label + i]:
+                    out.value[bag, label + i] = best[i]
+                    out.row[bag, label + i] = panel.row[i] + to_bag
+                    out.subconcept[bag, label + i] = panel.sub[i]
             bag += 1
 
 
@@ -393,7 +376,7 @@ def score_block(block: DenseBlock | SparseBlock, lift: Lift, weights: Weights) -
     n_bags = len(block.bag_offsets) - 1
     n_labels, n_sub, width = weights.labels.shape
     out = make_scores(n_bags, n_labels)
-    panel = make_panel(width, max(1, min(n_labels, SCORE_COLUMNS // n_sub)) * n_sub)
+    panel = make_panel(width, n_sub * max(LANES, SCORE_COLUMNS // n_sub // LANES * LANES))
     if isinstance(block, SparseBlock):
         score_block_sparse(block, lift, weights, make_sparse_rows(block), panel, out)
     else:

@@ -34,7 +34,7 @@ from streammiml.kernel.score import (
     score_lifted_dense,
     score_lifted_sparse,
 )
-from streammiml.kernel.tile import F32, F64, I64, aligned_zeros, sum_squares, update_tile
+from streammiml.kernel.tile import F32, F64, I64, LANES, aligned_zeros, sum_squares, update_tile
 
 KEPT_BYTES = 4 << 20
 """A bag whose projection is larger than this is searched by table."""
@@ -103,7 +103,7 @@ def make_room(weights: Weights, longest_bag: int) -> Room:
     n_rows = max(PANEL_ROWS, min(longest_bag, KEPT_BYTES // (4 * width)))
     widest = max(weights.shared.shape[0], width)
     return Room(
-        make_panel(width, (1 + at_once) * n_sub, n_rows),
+        make_panel(width, max(1 + at_once, LANES) * n_sub, n_rows),
         np.zeros((2, at_once), np.int64),
         np.zeros(n_labels + 1, np.int64),
         np.zeros(DRAWS_AHEAD, np.int64),

@@ -22,6 +22,7 @@ from numba.extending import intrinsic
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 LANES = 8
@@ -360,6 +361,49 @@ def _update_tile(
 
 
 @intrinsic
+def _peak_tile(
+    _: Any,
+    dots: Any,
+    start: Any,
+    stop: Any,
+    column: Any,
+    stride: Any,
+    n_sub: Any,
+    best: Any,
+    rows: Any,
+    subs: Any,
+) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kinds = signature.args
+        word = ir.IntType(32)
+        words = ir.VectorType(word, LANES)
+
+        def everywhere(index: Any) -> Any:
+            return _spread(builder, builder.trunc(index, word), words)
+
+        nothing = ir.Constant(words, [0] * LANES)
+        least = ir.Constant(_V, [-np.inf] * LANES)
+        outer = _Loop(builder, args[1], args[2], 1, [least, nothing, nothing])
+        line = builder.gep(_row(context, builder, kinds[0], args[0], outer.index), [args[3]])
+        row = everywhere(outer.index)
+        inner = _Loop(builder, _I(0), args[5], 1, outer.values)
+        value = _load(builder, builder.gep(line, [builder.mul(inner.index, args[4])]))
+        more = builder.fcmp_ordered(">", value, inner.values[0])
+        found = [value, row, everywhere(inner.index)]
+        kept = [
+            builder.select(more, new, old) for new, old in zip(found, inner.values, strict=True)
+        ]
+        kept = outer.close(inner.close(kept))
+        for i, vector in enumerate(kept):
+            place = _row(context, builder, kinds[6 + i], args[6 + i], args[3])
+            _store(builder, vector, place)
+        return context.get_dummy_value()
+
+    arguments = (dots, start, stop, column, stride, n_sub, best, rows, subs)
+    return types.void(*arguments), generate
+
+
+@intrinsic
 def _sum_squares(_: Any, vector: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
@@ -395,7 +439,7 @@ def _project_tile_plain(
 
 
 def _sparse_tile_plain(
-    columns: npt.NDArray[np.int32],
+    columns: I32,
     values: F32,
     start: int,
     stop: int,
@@ -446,6 +490,32 @@ def _update_tile_plain(
         squares[i] = (shared[row + i] * shared[row + i]).sum(dtype=np.float32)
 
 
+def _peak_tile_plain(
+    dots: F32,
+    start: int,
+    stop: int,
+    column: int,
+    stride: int,
+    n_sub: int,
+    best: F32,
+    rows: I32,
+    subs: I32,
+) -> None:
+    """Eight labels from ``column`` on: best of all rows and sub-concepts, and the first place.
+
+    Sub-concept k of a label is in column ``label + k * stride`` of ``dots``.
+    """
+    here = slice(column, column + LANES)
+    best[here], rows[here], subs[here] = -np.inf, 0, 0
+    for row in range(start, stop):
+        for k in range(n_sub):
+            value = dots[row, column + k * stride : column + k * stride + LANES]
+            more = value > best[here]
+            best[here] = np.where(more, value, best[here])
+            rows[here] = np.where(more, row, rows[here])
+            subs[here] = np.where(more, k, subs[here])
+
+
 def _sum_squares_plain(vector: F32) -> float:
     wide = vector.astype(np.float64)
     return float(wide @ wide)
@@ -456,4 +526,5 @@ project_tile: Any = _project_tile if _COMPILED else _project_tile_plain
 sparse_tile: Any = _sparse_tile if _COMPILED else _sparse_tile_plain
 dot_tile: Any = _dot_tile if _COMPILED else _dot_tile_plain
 update_tile: Any = _update_tile if _COMPILED else _update_tile_plain
+peak_tile: Any = _peak_tile if _COMPILED else _peak_tile_plain
 sum_squares: Any = _sum_squares if _COMPILED else _sum_squares_plain
