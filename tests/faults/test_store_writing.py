@@ -132,13 +132,19 @@ def test_kill_with_parts_out_of_order_or_from_others__loses_nothing(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", [ORDER, MIXED], ids=["in order", "out of order"])
+def test_kill_at_every_change_of_the_folder__loses_nothing(killer, backend, order, undisturbed):
+    kill_everywhere(
+        killer, backend, "dense", undisturbed[backend, "dense"], kills=None, order=order
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("order", "joined"), [(ORDER, []), *WAYS])
-def test_kill_at_every_change_of_the_folder__loses_nothing(
-    killer, backend, kind, order, joined, undisturbed
-):
+@pytest.mark.parametrize(("order", "joined"), WAYS[1:])
+def test_kill_with_many_writers__loses_nothing(killer, backend, kind, order, joined, undisturbed):
     want = undisturbed[backend, kind]
-    kill_everywhere(killer, backend, kind, want, kills=None, order=order, joined=joined)
+    kill_everywhere(killer, backend, kind, want, kills=40, order=order, joined=joined)
 
 
 def kill_at_random(killer, backend, want, *, times, seed) -> None:
