@@ -14,24 +14,30 @@ if TYPE_CHECKING:
     from streammiml.config import TrainConfig as TrainConfig
     from streammiml.errors import StreammimlError as StreammimlError
     from streammiml.learn.trainer import train as train
+    from streammiml.measure.evaluate import evaluate as evaluate
+    from streammiml.measure.registry import METRICS as METRICS
     from streammiml.model import Model as Model
     from streammiml.model import load_model as load_model
 
 _HOMES = {
+    "METRICS": "streammiml.measure.registry",
     "BagWriter": "streammiml.bags.writer",
     "Model": "streammiml.model",
     "StreammimlError": "streammiml.errors",
     "TrainConfig": "streammiml.config",
+    "evaluate": "streammiml.measure.evaluate",
     "load_model": "streammiml.model",
     "open_store": "streammiml.bags.store",
     "train": "streammiml.learn.trainer",
 }
 
 __all__ = [
+    "METRICS",
     "BagWriter",
     "Model",
     "StreammimlError",
     "TrainConfig",
+    "evaluate",
     "load_model",
     "open_store",
     "train",

@@ -46,6 +46,11 @@ class Scorer:
         """Who is predicted."""
         return self._model.rule
 
+    @property
+    def n_labels(self) -> int:
+        """Labels L, without the dummy."""
+        return self._model.n_labels
+
     def scores(self, block: BagBlock) -> Scores:
         """Scores (n, L + 1) of every bag, the dummy last; bits do not depend on the grouping."""
         return score_block(kernel_block(block), self._lift, self._weights)

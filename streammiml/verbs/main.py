@@ -13,6 +13,7 @@ from streammiml.errors import StreammimlError, unknown
 
 # Named by string, so that asking for help loads none of them.
 VERBS = {
+    "evaluate": ("streammiml.verbs.evaluate:evaluate", "Figures of a model on a store."),
     "info": ("streammiml.verbs.info:info", "What is in a store."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
     "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),

@@ -1,0 +1,206 @@
+"""Threads, a local cluster, or an address: one way to get a Dask scheduler.
+
+Whichever it is, tasks go out in windows of bounded size, so a graph never grows with the store,
+and results come back in the order of what was asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from itertools import islice
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dask.base import compute
+from dask.delayed import delayed
+
+from streammiml.errors import StreammimlError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CONNECT_SECONDS = 10
+# Tasks of a window a thread: its end, where some threads wait, is then a small part of it.
+WINDOW_OF_THREADS = 32
+# Tasks sent ahead of the oldest unfinished one a thread of a cluster: none of them idles.
+AHEAD_ON_CLUSTER = 4
+
+
+class Pool(ABC):
+    """Where tasks run; a context, left when all is done."""
+
+    n_threads: int
+    """Tasks that run at a time."""
+    is_remote = False
+    """Whether tasks run in other processes, to which everything must be sent."""
+    dashboard: str | None = None
+    """Address of a page that shows what goes on."""
+
+    @abstractmethod
+    def share(self, value: Any) -> Any:
+        """Something that many tasks need, sent once."""
+
+    @abstractmethod
+    def map(
+        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+    ) -> Iterator[Result]:
+        """``task(item, *shared)`` of each item, in order; ``items`` are drawn as they are needed.
+
+        The task must be pure: one whose worker is lost runs again elsewhere.
+        """
+
+    def __enter__(self) -> Pool:
+        return self
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+def open_pool(
+    *, threads: int | None = None, workers: int | None = None, scheduler: str | None = None
+) -> Pool:
+    """Threads of this process, unless a number of ``workers`` or a ``scheduler`` is given."""
+    for name, count in (("threads", threads), ("workers", workers)):
+        if count is not None and count < 1:
+            raise StreammimlError(f"{name} must be at least 1, got {count}")
+    given = {"threads": threads, "workers": workers, "scheduler": scheduler}
+    several = [f"--{name}" for name, value in given.items() if value is not None]
+    if len(several) > 1:
+        raise StreammimlError(f"give one of {' and '.join(several)}, not both")
+    if workers is not None:
+        return ClusterPool(workers)
+    if scheduler is not None:
+        return ClusterPool(scheduler)
+    return ThreadPool(threads or len(os.sched_getaffinity(0)))
+
+
+class ThreadPool(Pool):
+    """Dask's threaded scheduler."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+
+    def share(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def map(
+        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+    ) -> Iterator[Result]:
+        """See :meth:`Pool.map`."""
+        rest = iter(items)
+        size = WINDOW_OF_THREADS * self.n_threads
+        while window := list(islice(rest, size)):
+            # Bound beforehand: Dask looks into arguments for tasks, and here are none.
+            calls = [
+                delayed(partial(task, item, *shared), pure=False, traverse=False)()
+                for item in window
+            ]
+            yield from compute(  # type: ignore[no-untyped-call]
+                *calls,
+                scheduler="threads",
+                num_workers=self.n_threads,
+                optimize_graph=False,
+                traverse=False,
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is left to close."""
+
+
+class ClusterPool(Pool):
+    """A scheduler of ``distributed``: one that runs somewhere, or one of our own processes."""
+
+    is_remote = True
+
+    def __init__(self, where: int | str) -> None:
+        # Loaded late: it takes half a second, and threads do without.
+        self._distributed = import_module("distributed")
+        with ExitStack() as stack:
+            if isinstance(where, int):
+                cluster = self._distributed.LocalCluster(
+                    n_workers=where,
+                    threads_per_worker=1,
+                    dashboard_address=":0",
+                    silence_logs=logging.CRITICAL,
+                )
+                address = stack.enter_context(cluster)
+            else:
+                address = where
+            self._client = stack.enter_context(self._connected(address))
+            self.dashboard = self._client.dashboard_link
+            self.n_threads = self._count_threads(address)
+            self._stack = stack.pop_all()
+
+    def _connected(self, address: Any) -> Any:
+        try:
+            return self._distributed.Client(
+                address, timeout=CONNECT_SECONDS, set_as_default=False, name="streammiml"
+            )
+        except (OSError, ValueError, TimeoutError) as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise StreammimlError(
+                f"no Dask scheduler answers at {address} ({why}); "
+                "start one with dask scheduler, or leave --scheduler out"
+            ) from None
+
+    def _count_threads(self, address: Any) -> int:
+        try:
+            self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except TimeoutError:
+            raise StreammimlError(
+                f"the Dask scheduler at {address} has no workers; "
+                f"start some with dask worker {address}"
+            ) from None
+        return sum(self._client.nthreads().values())
+
+    def share(self, value: Any) -> Any:
+        """A future of the value, which every worker has."""
+        return self._client.scatter(value, broadcast=True, hash=False)
+
+    def map(
+        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+    ) -> Iterator[Result]:
+        """See :meth:`Pool.map`."""
+        rest = iter(items)
+        ahead: deque[Any] = deque()
+        try:
+            while True:
+                for item in islice(rest, AHEAD_ON_CLUSTER * self.n_threads - len(ahead)):
+                    ahead.append(self._client.submit(task, item, *shared, pure=False))
+                if not ahead:
+                    return
+                yield ahead[0].result()
+                ahead.popleft()
+        except self._distributed.KilledWorker as error:
+            raise StreammimlError(
+                "a task was given up because its workers died one after the other, as they do when "
+                "they run out of memory; lower --block-bytes, or give workers more memory"
+            ) from error
+        finally:
+            self._client.cancel(list(ahead))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
