@@ -28,9 +28,7 @@ def _number_and_unit(text: str) -> tuple[float, str] | None:
 
 def parse_size(text: str | int, *, option: str = "memory") -> int:
     """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut."""
-    if isinstance(text, int):
-        text = str(text)
-    found = _number_and_unit(text)
+    found = _number_and_unit(str(text)) if isinstance(text, str | int) else None
     if found is None or found[1] not in _SIZES:
         raise StreammimlError(f"{option} must be a size such as 256MiB or 2GiB, got {text!r}")
     return int(found[0] * _SIZES[found[1]])
@@ -47,7 +45,7 @@ def format_size(n_bytes: int) -> str:
 
 def parse_duration(text: str, *, option: str = "checkpoint_every") -> float:
     """Seconds of ``90s``, ``10min``, ``1.5h`` or ``2d``; a unit is required."""
-    found = _number_and_unit(text)
+    found = _number_and_unit(text) if isinstance(text, str) else None
     if found is None or found[1] not in _DURATIONS:
         raise StreammimlError(f"{option} must be a time such as 90s, 10min or 2h, got {text!r}")
     return found[0] * _DURATIONS[found[1]]
@@ -201,6 +199,9 @@ class ModelConfig:
         for name in ("average", "shared_space"):
             if not isinstance(getattr(self, name), bool):
                 raise StreammimlError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        for name in ("scale", "lift"):
+            if not isinstance(getattr(self, name), str):
+                raise StreammimlError(f"{name} must be text, got {getattr(self, name)!r}")
         ScaleSpec.parse(self.scale)
         if self.fit_scaler != "full" and parse_size(self.fit_scaler, option="fit_scaler") < 1:
             raise StreammimlError("fit_scaler must be full or a size above 0, got 0")
@@ -255,8 +256,10 @@ class TrainConfig(ModelConfig):
             check_whole(name, getattr(self, name), 1)
         if self.order not in ORDERS:
             raise unknown("order", self.order, ORDERS)
-        if self.max_vif is not None and self.max_vif < 1:
-            raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
+        if self.max_vif is not None:
+            check_number("max_vif", self.max_vif)
+            if self.max_vif < 1:
+                raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
         check_number("validation", self.validation, zero=True)
         if self.validation >= 1:
             raise StreammimlError(f"validation must be below 1, got {self.validation}")
@@ -265,7 +268,7 @@ class TrainConfig(ModelConfig):
 
     def checkpoint_interval(self) -> tuple[int | None, float | None]:
         """(steps, seconds) between checkpoints; one of them is None."""
-        if str(self.checkpoint_every).isdigit():
+        if str(self.checkpoint_every).isdecimal():
             check_whole("checkpoint_every", int(self.checkpoint_every), 1)
             return int(self.checkpoint_every), None
         return None, parse_duration(self.checkpoint_every)

@@ -100,8 +100,7 @@ class RunFolder:
         path = self.path / HISTORY
         with _saying_what_failed(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
-            size = file.tell()
-        return size
+        return path.stat().st_size
 
 
 @contextmanager

@@ -104,6 +104,11 @@ class ScalerFit:
         transform = TRANSFORM_CODES[self._scale.transform]
         add_sparse(self._moments, transform, n_rows, columns, plain_rows(values))
 
+    @property
+    def n_nonzero(self) -> int:
+        """Values seen so far that are not zero."""
+        return int(self._moments.counts[1])
+
     def finish(self) -> Fit:
         """Turn what was seen into arrays; no row at all will do where ``needs_rows`` is false."""
         n_rows = int(self._moments.counts[0])

@@ -8,24 +8,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streammiml.bags.block import BagBlock
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.store import SCAN_BAGS, Bags, open_store
 from streammiml.blocks.budget import Budget, fit, row_bytes
 from streammiml.blocks.plan import permuted
-from streammiml.blocks.stream import Stream
+from streammiml.blocks.prefetch import ReadAhead
+from streammiml.blocks.stream import Batch, Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_size
-from streammiml.errors import StreammimlError
+from streammiml.errors import StoreError, StreammimlError, unknown
 from streammiml.kernel.lift import lift_width
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
 from streammiml.kernel.score import Weights, score_block
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, SweepRoom, make_sweep_room, sweep
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.run import RunFolder
+from streammiml.learn.run import SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
 from streammiml.learn.state import (
     load_checkpoint,
@@ -46,6 +48,10 @@ class Stopped(Exception):
     def __init__(self, number: int, step: int) -> None:
         super().__init__(f"stopped at step {step:,}")
         self.number = number
+
+
+class _Interrupted(Exception):
+    """A signal came while nothing but a read was waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +98,45 @@ def prepare(store: Bags, config: TrainConfig) -> tuple[Budget, Holdout]:
     lift = LiftSpec.parse(config.lift)
     n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
     holdout = Holdout.of(config.validation, store.n_bags)
-    longest = _longest_bag(store)
-    bag = row_bytes(store) * store.n_rows / store.n_bags
+    if config.validation:
+        _check_ranked(store, holdout)
+    longest, held_out = _longest_and_held_out(store, holdout)
     fixed = {
         "weights": state_bytes(config, n_lifted, store.n_labels),
+        # The frequencies, and the numbers from which they are made.
+        "lift": 2 * 4 * store.n_features * lift.n_fourier,
         "lifted bag": longest * (n_lifted if not store.sparse else 1) * 4 * config.threads,
-        "validation": int(len(holdout.bags()) * bag * 1.5) + SCORED_AT_ONCE * store.n_labels * 16,
+        "validation": int(held_out * row_bytes(store)) + SCORED_AT_ONCE * store.n_labels * 16,
     }
     return fit(store, config, fixed), holdout
 
 
-def _longest_bag(store: Bags) -> int:
-    step = 65536
-    return max(
-        int(store.bag_sizes(at, min(at + step, store.n_bags)).max())
-        for at in range(0, store.n_bags, step)
+def _check_ranked(store: Bags, holdout: Holdout) -> None:
+    """Refuse bags held out of which none could be ranked wrongly: every loss would be 0."""
+    if store.n_labels == 1:
+        raise StreammimlError(
+            f"{store.name} has one label and early stopping looks at the order of labels; "
+            "--validation 0 trains on all bags for --epochs"
+        )
+    bags = holdout.bags()
+    for bag in bags.tolist():
+        if 0 < len(store.labels(bag, bag + 1)[1]) < store.n_labels:
+            return
+    raise StreammimlError(
+        f"none of the {len(bags)} bags held out has both labels that it carries and labels that "
+        "it does not, so early stopping has nothing to look at; give another share, or "
+        "--validation 0"
     )
+
+
+def _longest_and_held_out(store: Bags, holdout: Holdout) -> tuple[int, int]:
+    """Rows of the longest bag, and of all bags held out."""
+    longest = held_out = 0
+    for start in range(0, store.n_bags, SCAN_BAGS):
+        sizes = store.bag_sizes(start, min(start + SCAN_BAGS, store.n_bags))
+        longest = max(longest, int(sizes.max()))
+        held_out += int(sizes[holdout.chosen(start + np.arange(len(sizes)))].sum())
+    return longest, held_out
 
 
 class _Training:
@@ -122,8 +151,9 @@ class _Training:
     ) -> None:
         self._store, self._folder, self._watch = store, folder, watch
         self._config = config
-        self._held_out: BagBlock | None = None
+        self._held_out: list[BagBlock] = []
         self._signal = 0
+        self._waiting = False
         self._saved_at = (0, time.monotonic())
 
     def run(self) -> Model:
@@ -132,10 +162,6 @@ class _Training:
             self._adopt(folder)
         budget, self._holdout = prepare(self._store, self._config)
         self._plan, self._read = budget.plan, budget.read
-        if folder is not None and not folder.exists:
-            fixed = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
-            recorded = {**asdict(self._config), **fixed, "fingerprint": self._store.fingerprint}
-            folder.record(recorded)
         found = load_checkpoint(folder.checkpoints) if folder is not None else None
         if found is None:
             fitted = self._fitted()
@@ -147,6 +173,10 @@ class _Training:
                 raise StreammimlError(
                     f"the checkpoints of {folder.path} belong to another run"  # type: ignore[union-attr]
                 )
+        if folder is not None and not folder.exists:
+            fixed = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
+            recorded = {**asdict(self._config), **fixed, "fingerprint": self._store.fingerprint}
+            folder.record(recorded)
         if folder is not None:
             folder.cut_history(self._state.at.history_bytes)
         with self._listening():
@@ -169,7 +199,13 @@ class _Training:
         given = {k: v for k, v in asdict(self._config).items() if v != default[k]}
         folder.check_same(given)
         del recorded["fingerprint"]
-        self._config = replace(TrainConfig(), **{**recorded, **given})
+        try:
+            for name in recorded:
+                if name not in default:
+                    raise unknown("option", name, default)
+            self._config = replace(TrainConfig(), **{**recorded, **given})
+        except StreammimlError as error:
+            raise StreammimlError(f"{folder.path / SETTINGS}: {error}") from None
 
     def _key(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""
@@ -185,21 +221,32 @@ class _Training:
         if config.fit_scaler != "full":
             limit = parse_size(config.fit_scaler, option="fit_scaler")
             blocks = permuted(blocks, plan.n_blocks, config.seed, 0x5CA1E)
-        seen = 0
-        wanted = blocks.tolist() if needs_rows(scale, lift) or scale.kind == "auto" else []
-        for block in wanted:
+        everything = needs_rows(scale, lift)
+
+        def read(block: int) -> NDArray[Any] | SparseRows:
             start, stop = plan.bags_of(block)
-            bags = np.arange(start, stop)
-            rows = store.read(start, stop).take(np.flatnonzero(~self._holdout.chosen(bags))).rows
-            if isinstance(rows, np.ndarray):
-                fit.update_dense(rows)
-                seen += rows.nbytes
-            else:
-                fit.update_sparse(len(rows), rows.columns, rows.values)
-                seen += rows.values.nbytes + rows.columns.nbytes
-            if seen >= limit:
-                break
-        return fit.finish()
+            kept = np.flatnonzero(~self._holdout.chosen(np.arange(start, stop)))
+            return store.read(start, stop).take(kept).rows
+
+        seen = 0
+        with ReadAhead(read, blocks.tolist(), depth=2, deadline=self._read.deadline) as ahead:
+            for rows in ahead:
+                if isinstance(rows, np.ndarray):
+                    fit.update_dense(rows)
+                    seen += rows.nbytes
+                else:
+                    fit.update_sparse(len(rows), rows.columns, rows.values)
+                    seen += rows.values.nbytes + rows.columns.nbytes
+                if seen >= limit or (fit.n_nonzero and not everything):
+                    break
+        found = fit.finish()
+        if not fit.n_nonzero or found.n_constant == store.n_features:
+            what = "no feature varies" if fit.n_nonzero else "every feature is zero"
+            raise StreammimlError(
+                f"{what} over the {found.n_rows:,} rows of {store.name} that were looked at; "
+                "there is nothing to learn from"
+            )
+        return found
 
     # The loop.
 
@@ -225,7 +272,7 @@ class _Training:
             leave_out=self._holdout.chosen,
         ) as stream:
             self._stream = stream
-            for batch in stream:
+            for batch in self._batches(stream):
                 block, done = kernel_block(batch.bags), 0
                 room = _room_for(room, learner, batch.bags)
                 while done < len(batch.numbers):
@@ -248,6 +295,29 @@ class _Training:
                     self._events()
                     if self._done():
                         return
+
+    def _batches(self, stream: Stream) -> Iterator[Batch]:
+        """What comes; what was learned is saved if no more can be read, or a signal interrupts."""
+        batches = iter(stream)
+        while True:
+            try:
+                self._waiting = True
+                if self._signal:
+                    raise _Interrupted
+                batch = next(batches, None)
+            except _Interrupted:
+                self._waiting = False
+                self._stop()
+            except StoreError:
+                self._waiting = False
+                if self._folder is not None:
+                    self._save()
+                raise
+            finally:
+                self._waiting = False
+            if batch is None:
+                return
+            yield batch
 
     def _until_event(self) -> int:
         """Steps until something must happen at an exact step."""
@@ -284,9 +354,13 @@ class _Training:
         if self._folder is not None and due and at.step != saved_step:
             self._save()
         if self._signal:
-            if self._folder is not None:
-                self._save()
-            raise Stopped(self._signal, at.step)
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        """Save what there is, and say that a signal asked for it."""
+        if self._folder is not None:
+            self._save()
+        raise Stopped(self._signal, self._state.at.step)
 
     def _look(self) -> None:
         """Ranking loss of the held-out bags under the weights that would be returned."""
@@ -305,15 +379,18 @@ class _Training:
         self._watch(progress)
 
     def _validation_loss(self, weights: Weights) -> float:
-        if self._held_out is None:
-            self._held_out = self._store.read_bags(self._holdout.bags())
-        total, block = 0, self._held_out
-        for start in range(0, len(block), SCORED_AT_ONCE):
-            part = block.slice(start, min(start + SCORED_AT_ONCE, len(block)))
-            scores = score_block(kernel_block(part), self._state.lift, weights)
+        if not self._held_out:
+            bags = self._holdout.bags()
+            parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
+            read, deadline = self._store.read_bags, self._read.deadline
+            with ReadAhead(read, parts, depth=1, deadline=deadline) as ahead:
+                self._held_out = list(ahead)
+        total = 0
+        for block in self._held_out:
+            scores = score_block(kernel_block(block), self._state.lift, weights)
             real = np.ascontiguousarray(scores.value[:, :-1])
-            total += int(ranking_loss_sum(real, part.label_offsets, part.label_indices))
-        return ranking_loss(total, len(block))
+            total += int(ranking_loss_sum(real, block.label_offsets, block.label_indices))
+        return ranking_loss(total, sum(map(len, self._held_out)))
 
     def _progress(self, loss: float | None = None) -> Progress:
         at = self._state.at
@@ -346,6 +423,8 @@ class _Training:
             self._signal = number
             for each in kinds:
                 signal.signal(each, signal.SIG_DFL)
+            if self._waiting:
+                raise _Interrupted
 
         kinds = (signal.SIGINT, signal.SIGTERM)
         try:

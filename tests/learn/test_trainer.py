@@ -1,0 +1,598 @@
+"""Training: the same bytes however it was cut, read or stored; every refusal in one line."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.store import JoinedStore
+from streammiml.blocks import budget
+from streammiml.blocks.stream import ReadSettings
+from streammiml.config import TrainConfig
+from streammiml.errors import StreammimlError
+from streammiml.learn import trainer
+from streammiml.learn.holdout import Holdout
+from streammiml.learn.trainer import train
+from streammiml.model import Model
+from tests.planted import planted
+from tests.stores import sizes, write_store
+
+N_BAGS = 300
+# Blocks of 8 bags of which 6 are mixed: several windows an epoch, and looks and checkpoints that
+# fall into the middle of batches.
+SMALL = {
+    "shared_dim": 8, "subconcepts": 2, "block_bags": 8, "mix_blocks": 6, "epochs": 3,
+    "validate_every": 90, "patience": 50, "checkpoint_every": "70",
+}  # fmt: skip
+
+
+def small(**changes):
+    return TrainConfig(**{**SMALL, **changes})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Makes a store of planted bags once for each set of arguments."""
+    found = {}
+
+    def store(suffix="zarr", chunk_bytes=1 << 18, **kind):
+        key = (suffix, chunk_bytes, *sorted(kind.items()))
+        if key not in found:
+            path = tmp_path_factory.mktemp("made") / f"s.{suffix}"
+            found[key] = write_store(path, planted(**kind), chunk_bytes=chunk_bytes)
+        return found[key]
+
+    return store
+
+
+def model_bytes(run):
+    return (run / "model.safetensors").read_bytes()
+
+
+def history(run):
+    """Steps and losses; times and speeds differ from run to run."""
+    lines = (run / "history.jsonl").read_text().splitlines()
+    return [(e["step"], e["epoch"], e["validation_loss"]) for e in map(json.loads, lines)]
+
+
+# The same bytes.
+
+
+def test_train__the_same_seed_gives_the_same_bytes_and_another_gives_others(made, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(made(), small(seed=seed), run=tmp_path / name)
+    assert model_bytes(tmp_path / "a") == model_bytes(tmp_path / "b")
+    assert history(tmp_path / "a") == history(tmp_path / "b")
+    a, c = Model.load(tmp_path / "a"), Model.load(tmp_path / "c")
+    assert (a.shared != c.shared).mean() > 0.99
+    assert (a.labels != c.labels).mean() > 0.99
+
+
+def test_train__what_is_returned_is_what_is_saved_and_a_folder_changes_nothing(made, tmp_path):
+    saved = train(made(), small(), run=tmp_path / "run")
+    free = train(made(), small())
+    free.save(tmp_path / "free.safetensors")
+    saved.save(tmp_path / "saved.safetensors")
+    assert (tmp_path / "free.safetensors").read_bytes() == model_bytes(tmp_path / "run")
+    assert (tmp_path / "saved.safetensors").read_bytes() == model_bytes(tmp_path / "run")
+
+
+def test_train__learns(made):
+    model = train(made(), small(epochs=20))
+    start = train(made(), small(max_steps=1))
+    holdout = Holdout.of(0.1, N_BAGS).bags()
+    seen = {}
+    for name, each in (("trained", model), ("start", start)):
+        rows = made().read_bags(holdout)
+        seen[name] = loss_of(each, rows)
+    assert seen["trained"] < 0.05 < 0.2 < seen["start"]
+
+
+def loss_of(model, bags):
+    """Ranking loss in plain loops, for dense rows without lift."""
+    total = 0.0
+    for i in range(len(bags)):
+        rows = (bags.rows_of(i).astype(np.float64) - model.lift.shift) * model.lift.scale
+        rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
+        scores = np.einsum("rm,lkm->lkr", rows @ model.shared, model.labels).max(axis=(1, 2))[:-1]
+        own = bags.labels_of(i)
+        others = np.setdiff1d(np.arange(len(scores)), own)
+        total += np.mean(scores[own][:, None] <= scores[others][None, :])
+    return total / len(bags)
+
+
+KINDS = {
+    "dense": ({}, {}),
+    "sparse": ({"sparse": True}, {}),
+    "uint8": ({"dtype": "uint8"}, {}),
+    "float16": ({"dtype": "float16"}, {}),
+    "full": ({}, {"order": "full"}),
+    "uniform": ({}, {"order": "uniform"}),
+    "last": ({}, {"average": False}),
+    "no space": ({}, {"shared_space": False}),
+    "lifted": ({}, {"lift": "fourier:9,context"}),
+    "all mixed": ({}, {"mix_blocks": 1000}),
+    "no holdout": ({}, {"validation": 0.0}),
+    "parquet": ({"suffix": "parquet", "chunk_bytes": 500}, {}),
+    "sparse parquet": ({"suffix": "parquet", "sparse": True}, {"order": "full"}),
+    "whole scaler": ({}, {"fit_scaler": "full", "scale": "standard+unit"}),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(made, tmp_path_factory):
+    """The run that was never interrupted, once for each kind."""
+    found = {}
+
+    def run(kind):
+        if kind not in found:
+            stored, changes = KINDS[kind]
+            found[kind] = tmp_path_factory.mktemp("whole") / "run"
+            train(made(**stored), small(**changes), run=found[kind])
+        return found[kind]
+
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resume__after_any_number_of_steps_ends_in_the_same_bytes(kind, made, whole, tmp_path):
+    stored, changes = KINDS[kind]
+    store, run = made(**stored), tmp_path / "run"
+    rng = np.random.default_rng(len(kind))
+    # The step of a look, the last of an epoch, the first of all, and any.
+    stops = sorted({1, 90, N_BAGS - len(Holdout.of(0.1, N_BAGS).bags()), *rng.integers(1, 700, 3)})
+    for stop in stops:
+        train(store, small(**changes, max_steps=int(stop)), run=run, resume=True)
+    train(store, small(**changes, max_steps=10**9), run=run, resume=True)
+    assert_same_model(run, whole(kind))
+    assert history(run) == history(whole(kind)) if kind != "no holdout" else True
+
+
+def assert_same_model(run, other):
+    """The same bytes, but for the number of steps at which the caller wanted to stop."""
+    models = [Model.load(path) for path in (run, other)]
+    raw = []
+    for model in models:
+        kept = {k: v for k, v in model.settings.items() if k != "max_steps"}
+        replace(model, settings=kept).save(run / "compared.safetensors")
+        raw.append((run / "compared.safetensors").read_bytes())
+    (run / "compared.safetensors").unlink()
+    assert raw[0] == raw[1]
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("every", ["33", "64", "1000", "0s", "1h"])
+@pytest.mark.parametrize("kind", ["dense", "full"])
+def test_resume__from_wherever_the_last_checkpoint_is(kind, every, made, whole, tmp_path):
+    rng = np.random.default_rng(3)
+    config = small(**KINDS[kind][1], checkpoint_every=every)
+    for crash in sorted(rng.integers(1, 800, 3).tolist()):
+        crash_at(made(), config, tmp_path / "run", crash)
+    train(made(), config, run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(whole(kind))
+    assert history(tmp_path / "run") == history(whole(kind))
+
+
+def crash_at(store, config, run, step):
+    def watch(progress):
+        if progress.step >= step:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(store, config, run=run, resume=True, watch=watch)
+
+
+@settings(max_examples=8)
+@given(crashes=st.lists(st.integers(1, 800), min_size=1, max_size=4), data=st.data())
+def test_resume__with_any_read_ahead_memory_and_checkpoints(
+    crashes, data, made, whole, tmp_path_factory
+):
+    run = tmp_path_factory.mktemp("ahead") / "run"
+    for crash in [*sorted(crashes), None]:
+        read = ReadSettings(
+            threads=data.draw(st.integers(1, 4)),
+            blocks_ahead=data.draw(st.integers(1, 20)),
+            batches_ahead=data.draw(st.integers(1, 5)),
+        )
+        config = small(
+            memory=data.draw(st.sampled_from(["64MiB", "1GiB", "3GiB"])),
+            checkpoint_every=data.draw(st.sampled_from(["90", "0s", "1d"])),
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(budget, "ReadSettings", lambda read=read: read)
+            if crash is None:
+                train(made(), config, run=run, resume=True)
+            else:
+                crash_at(made(), config, run, crash)
+    assert model_bytes(run) == model_bytes(whole("dense"))
+
+
+@pytest.mark.parametrize("what", ["joined", "view", "joined views"])
+def test_resume__of_several_stores_and_of_views(what, made, tmp_path):
+    one, two = made(), made(n_bags=170)
+    store = {
+        "joined": lambda: JoinedStore([one, two]),
+        "view": lambda: one.view(np.random.default_rng(0).permutation(N_BAGS)[:200]),
+        "joined views": lambda: JoinedStore(
+            [two.view(slice(9, 99)), one.view(slice(None, None, 2))]
+        ),
+    }[what]
+    train(store(), small(), run=tmp_path / "whole")
+    for crash in (100, 300):
+        crash_at(store(), small(), tmp_path / "run", crash)
+    train(store(), small(), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_train__a_view_of_all_bags_and_the_store_itself_learn_the_same(made):
+    direct, view = train(made(), small()), train(made().view(slice(None)), small())
+    np.testing.assert_array_equal(direct.shared, view.shared)
+    np.testing.assert_array_equal(direct.labels, view.labels)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "uint8"])
+def test_train__chunk_size_and_backend_change_nothing(kind, made, whole, tmp_path):
+    with sizes():
+        for i, (suffix, chunk_bytes) in enumerate(
+            [("zarr", 64), ("zarr", 1 << 12), ("parquet", 200), ("parquet", 1 << 20)]
+        ):
+            store = made(suffix=suffix, chunk_bytes=chunk_bytes, **KINDS[kind][0])
+            train(store, small(), run=tmp_path / f"{i}")
+            assert model_bytes(tmp_path / f"{i}") == model_bytes(whole(kind)), (suffix, chunk_bytes)
+
+
+def test_resume__from_another_copy_of_the_store(made, whole, tmp_path):
+    crash_at(made(), small(), tmp_path / "run", 200)
+    other = made(suffix="parquet", chunk_bytes=500)
+    train(other, small(), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(whole("dense"))
+
+
+def test_resume__of_a_finished_run_writes_the_same_model_again(made, whole):
+    before = model_bytes(whole("dense"))
+    (whole("dense") / "model.safetensors").unlink()
+    train(made(), run=whole("dense"), resume=True)
+    assert model_bytes(whole("dense")) == before
+
+
+def test_resume__keeps_the_settings_that_the_run_began_with(made, whole, tmp_path):
+    crash_at(made(), small(), tmp_path / "run", 200)
+    train(made(), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(whole("dense"))
+
+
+def test_resume__with_more_epochs_is_the_longer_run(made, tmp_path):
+    for epochs in (2, 5):
+        train(made(), small(epochs=epochs), run=tmp_path / "run", resume=True)
+    train(made(), small(epochs=5), run=tmp_path / "whole")
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_resume__control_any_part_of_the_state_that_is_lost_shows(made, whole, tmp_path):
+    def forget_place(state):
+        state.at.place = 0
+
+    def forget_averages(state):
+        state.averages.labels[...] = 0
+
+    def forget_step(state):
+        state.at.step -= 1
+
+    def forget_seen(state):
+        state.averages.labels_seen[...] = 0
+
+    real = trainer.load_checkpoint
+    for number, forget in enumerate((forget_place, forget_averages, forget_step, forget_seen)):
+        run = tmp_path / f"{number}"
+        crash_at(made(), small(), run, 200)
+
+        def load(folder, forget=forget):
+            state, key = real(folder)
+            forget(state)
+            return state, key
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "load_checkpoint", load)
+            train(made(), small(), run=run, resume=True)
+        assert model_bytes(run) != model_bytes(whole("dense")), forget.__name__
+
+
+# When it ends, and with what.
+
+
+@pytest.mark.parametrize("order", ["blocks", "full"])
+@pytest.mark.parametrize("validation", [0.0, 0.1])
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_train__an_epoch_is_one_step_for_each_training_bag(order, validation, epochs, made):
+    held_out = len(Holdout.of(validation, N_BAGS).bags())
+    model = train(made(), small(order=order, validation=validation, epochs=epochs))
+    assert model.provenance["steps"] == epochs * (N_BAGS - held_out)
+
+
+@pytest.mark.parametrize("order", ["blocks", "full", "uniform"])
+def test_train__no_step_is_made_on_a_bag_held_out(order, made, monkeypatch):
+    held_out = set(Holdout.of(0.1, N_BAGS).bags().tolist())
+    seen, real = [], trainer.Stream.__iter__
+
+    def watched(self):
+        for batch in real(self):
+            seen.extend(batch.numbers.tolist())
+            yield batch
+
+    monkeypatch.setattr(trainer.Stream, "__iter__", watched)
+    train(made(), small(order=order))
+    assert not set(seen) & held_out
+    if order != "uniform":
+        assert set(seen) | held_out == set(range(N_BAGS))
+
+
+def test_train__max_steps_is_exact(made):
+    for steps in (1, 63, 64, 65, 500):
+        assert train(made(), small(max_steps=steps)).provenance["steps"] == steps
+
+
+def with_losses(monkeypatch, losses):
+    """Looks at held-out bags find these, one after the other."""
+    found = iter(losses)
+    monkeypatch.setattr(trainer._Training, "_validation_loss", lambda *_: next(found))
+
+
+def test_early_stop__keeps_the_best_model(made, monkeypatch, tmp_path):
+    with_losses(monkeypatch, [0.5, 0.3, 0.2, 0.25, 0.2, 0.9])
+    model = train(made(), small(epochs=100, patience=3), run=tmp_path / "run")
+    assert model.provenance["steps"] == 6 * 90
+    assert model.provenance["best_step"] == 3 * 90
+    at_best = train(made(), small(max_steps=270, validation=0.1, validate_every=10**9))
+    np.testing.assert_array_equal(model.shared, at_best.shared)
+    np.testing.assert_array_equal(model.labels, at_best.labels)
+
+
+@pytest.mark.parametrize("patience", [1, 4])
+def test_early_stop__after_as_many_looks_without_a_lower_loss_as_patience_says(
+    patience, made, monkeypatch, tmp_path
+):
+    with_losses(monkeypatch, [0.5, 0.6, 0.4, *([0.4] * 20)] if patience > 1 else [0.5, 0.5])
+    train(made(), small(epochs=100, patience=patience), run=tmp_path / "run")
+    assert len(history(tmp_path / "run")) == (2 if patience == 1 else 3 + patience)
+
+
+def test_early_stop__patience_goes_on_counting_after_a_resume(made, monkeypatch, tmp_path):
+    losses = [0.5, 0.6, 0.4, 0.7, 0.7, 0.7, 0.7, 0.7]
+    with_losses(monkeypatch, losses)
+    config = small(epochs=100, patience=4)
+    train(made(), config, run=tmp_path / "whole")
+    for cut in range(1, 7):
+        run = tmp_path / f"{cut}"
+        with_losses(monkeypatch, losses)
+        train(made(), replace(config, max_steps=90 * cut), run=run)
+        with_losses(monkeypatch, losses[cut:])
+        train(made(), replace(config, max_steps=10**9), run=run, resume=True)
+        assert history(run) == history(tmp_path / "whole")
+        assert_same_model(run, tmp_path / "whole")
+
+
+def test_validation__of_0_looks_at_nothing_and_returns_the_end(made, tmp_path):
+    model = train(made(), small(validation=0.0), run=tmp_path / "run")
+    assert not (tmp_path / "run/history.jsonl").exists()
+    assert model.provenance["best_step"] == 0
+    assert model.provenance["steps"] == 3 * N_BAGS
+
+
+def test_validation__the_loss_is_that_of_the_model_which_is_returned(made, tmp_path):
+    model = train(made(), small(), run=tmp_path / "run")
+    bags = made().read_bags(Holdout.of(0.1, N_BAGS).bags())
+    best = min(loss for _, _, loss in history(tmp_path / "run"))
+    assert loss_of(model, bags) == pytest.approx(best, abs=1e-6)
+
+
+def test_model__says_what_it_was_made_of_and_nothing_of_where(made, tmp_path):
+    model = train(made(), small(memory="512MiB"), run=tmp_path / "run")
+    assert not {"memory", "checkpoint_every"} & set(model.settings)
+    assert model.settings["block_bags"] == 8
+    assert model.settings["scale"] == "standard"
+    assert model.provenance["fingerprint"] == made().fingerprint
+    assert str(tmp_path).encode() not in model_bytes(tmp_path / "run")
+
+
+def test_model__min_labels_and_r_follow_from_the_bags(made, tmp_path):
+    assert train(made(), small(max_steps=1)).rule.min_labels == 1
+    block = planted(60)
+    offsets = block.label_offsets.copy()
+    offsets[30:] = offsets[30]
+    without = replace(
+        block, label_offsets=offsets, label_indices=block.label_indices[: offsets[30]]
+    )
+    store = write_store(tmp_path / "s.zarr", without)
+    assert train(store, small(max_steps=1)).rule.min_labels == 0
+
+
+# Refusals.
+
+
+def no_rows(monkeypatch):
+    """Whoever reads a row of any store is told off."""
+
+    def read(*_):
+        raise AssertionError("a row was read")
+
+    for kind in ("BagStore", "StoreView", "JoinedStore"):
+        monkeypatch.setattr(f"streammiml.bags.store.{kind}.read", read)
+
+
+def refused(store, config, line, tmp_path, monkeypatch=None):
+    if monkeypatch is not None:
+        no_rows(monkeypatch)
+    with pytest.raises(StreammimlError, match=line) as caught:
+        train(store, config, run=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run/settings.toml").exists()
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
+def unlabelled(n_labels):
+    block = planted(50)
+    return replace(
+        block, label_offsets=np.zeros(51, np.int64), label_indices=np.zeros(0, np.int32)
+    ), {"n_labels": n_labels}
+
+
+@pytest.mark.parametrize("n_labels", [0, 7])
+def test_refused__bags_without_labels(n_labels, tmp_path, monkeypatch):
+    block, said = unlabelled(n_labels)
+    store = write_store(tmp_path / "s.zarr", block, **said)
+    refused(store, small(), "s.zarr has no labels to learn from", tmp_path, monkeypatch)
+
+
+def test_refused__a_view_of_no_bags(made, tmp_path, monkeypatch):
+    line = "view of .* has no labels to learn from"
+    refused(made().view([]), small(), line, tmp_path, monkeypatch)
+
+
+def test_refused__a_share_that_holds_out_no_bag(made, tmp_path, monkeypatch):
+    line = "validation 1e-06 of 300 bags holds out no bag"
+    refused(made(), small(validation=1e-6), line, tmp_path, monkeypatch)
+
+
+def test_refused__held_out_bags_that_have_no_order_to_be_right_about(tmp_path, monkeypatch):
+    block = planted(100, n_labels=3)
+    every = replace(
+        block,
+        label_offsets=np.arange(101) * 3,
+        label_indices=np.tile(np.arange(3, dtype=np.int32), 100),
+    )
+    store = write_store(tmp_path / "s.zarr", every)
+    line = r"none of the \d+ bags held out has both .*--validation 0"
+    refused(store, small(), line, tmp_path, monkeypatch)
+    monkeypatch.undo()
+    train(store, small(validation=0.0))
+
+
+def one_label(n_bags=60):
+    has = np.arange(n_bags) % 2
+    block = planted(n_bags)
+    rows = block.rows.copy()
+    rows[np.repeat(has, np.diff(block.bag_offsets)) == 1] += 3
+    indices = np.zeros(int(has.sum()), np.int32)
+    return replace(block, rows=rows, label_offsets=from_sizes(has), label_indices=indices)
+
+
+def test_refused__one_label_has_no_ranking_and_trains_without_validation(tmp_path, monkeypatch):
+    store = write_store(tmp_path / "s.zarr", one_label(), n_labels=1)
+    refused(store, small(), "s.zarr has one label .*--validation 0", tmp_path, monkeypatch)
+    monkeypatch.undo()
+    model = train(store, small(validation=0.0, epochs=20))
+    assert model.n_labels == 1
+    assert np.isfinite(model.shared).all()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("scale", ["auto", "standard", "unit"])
+def test_refused__features_that_are_all_zero(sparse, scale, tmp_path):
+    block = planted(50, sparse=sparse)
+    rows = np.zeros((block.bag_offsets[-1], 6), np.float32)
+    if sparse:
+        rows = replace_rows_by_none(block)
+    store = write_store(tmp_path / "s.zarr", replace(block, rows=rows))
+    line = "every feature is zero over the .* rows"
+    refused(store, small(scale=scale), line, tmp_path)
+
+
+def replace_rows_by_none(block):
+    rows = block.rows
+    kind = type(rows)
+    return kind(np.zeros_like(rows.offsets), rows.columns[:0], rows.values[:0], rows.n_features)
+
+
+def test_refused__features_that_never_vary(tmp_path):
+    block = planted(50)
+    store = write_store(tmp_path / "s.zarr", replace(block, rows=np.full_like(block.rows, 2.5)))
+    refused(store, small(), "no feature varies over the .* rows", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shared_dim": 10**9},
+        {"subconcepts": 10**9},
+        {"lift": "fourier:9999999"},
+        {"shared_space": False, "lift": "fourier:9999999"},
+    ],
+    ids=str,
+)
+def test_refused__a_model_that_does_not_fit_with_the_number_that_would(
+    changes, made, tmp_path, monkeypatch
+):
+    line = r"training would hold [\d.]+ [GT]iB \(weights [\d.]+ [GT]iB, .*more than --memory 1GiB; "
+    refused(made(), small(**changes), line + r"--memory \d+MiB would do", tmp_path, monkeypatch)
+
+
+def test_refused__a_sparse_store_cannot_be_lifted(made, tmp_path):
+    line = "lift 'context' needs dense rows"
+    refused(made(sparse=True), small(lift="context"), line, tmp_path)
+
+
+def test_diverged__names_the_step_and_leaves_no_model(made, tmp_path):
+    config = small(step_size=1e38, max_norm=1e38, validation=0.0)
+    with pytest.raises(StreammimlError, match=r"training diverged at step \d+: .*--step-size than"):
+        train(made(), config, run=tmp_path / "run")
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"seed": 5}, "was begun with seed 0, not 5"),
+        ({"order": "full"}, "was begun with order 'blocks', not 'full'"),
+        ({"mix_blocks": 7}, "was begun with mix_blocks 6, not 7"),
+        ({"validate_every": 91}, "was begun with validate_every 90, not 91"),
+        ({"min_labels": 2}, "was begun with min_labels None, not 2"),
+        ({"step_size": 0.5}, r"was begun with step_size 0\.02, not 0\.5"),
+    ],
+)
+def test_resume__a_setting_that_contradicts_is_refused_by_name(changes, line, made, whole):
+    before = model_bytes(whole("dense"))
+    with pytest.raises(StreammimlError, match=line):
+        train(made(), small(**changes), run=whole("dense"), resume=True)
+    assert model_bytes(whole("dense")) == before
+
+
+def test_resume__on_another_store_is_refused_by_fingerprint(made, whole):
+    other = made(seed=1)
+    line = f"fingerprint {made().fingerprint}, .* has {other.fingerprint}"
+    with pytest.raises(StreammimlError, match=line):
+        train(other, small(), run=whole("dense"), resume=True)
+
+
+def test_resume__with_too_little_memory_for_the_recorded_buffer_is_refused(made, tmp_path):
+    store = made(n_bags=400, n_features=600)
+    config = small(block_bags=None, mix_blocks=None, max_steps=3)
+    train(store, config, run=tmp_path / "run")
+    with pytest.raises(StreammimlError, match=r"more than --memory 28MiB; .*--memory \d+MiB"):
+        train(store, replace(config, memory="28MiB"), run=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("content", ["colour = 3", "memory = 3.5", "scale = 1", "seed = 'x'"])
+def test_resume__settings_that_were_edited_are_one_line(content, made, tmp_path):
+    train(made(), small(max_steps=3), run=tmp_path / "run")
+    path = tmp_path / "run/settings.toml"
+    name = content.split()[0]
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{name} ")]
+    path.write_text("\n".join([*lines, content]))
+    with pytest.raises(StreammimlError, match=name):
+        train(made(), small(), run=tmp_path / "run", resume=True)
+
+
+def test_resume__checkpoints_of_another_run_are_refused(made, tmp_path):
+    for seed in (1, 2):
+        train(made(), small(max_steps=100, seed=seed), run=tmp_path / f"{seed}")
+    for path in (tmp_path / "2/checkpoints").iterdir():
+        path.replace(tmp_path / "1/checkpoints" / path.name)
+    with pytest.raises(StreammimlError, match=r"checkpoints of .* belong to another run"):
+        train(made(), small(seed=1, max_steps=200), run=tmp_path / "1", resume=True)
