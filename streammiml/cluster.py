@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -84,6 +85,10 @@ def open_pool(
     if scheduler is not None:
         return ClusterPool(scheduler)
     return ThreadPool(threads or len(os.sched_getaffinity(0)))
+
+
+def _same(value: Result) -> Result:
+    return value
 
 
 class ThreadPool(Pool):
@@ -172,8 +177,17 @@ class ClusterPool(Pool):
         return sum(self._client.nthreads().values())
 
     def share(self, value: Any) -> Any:
-        """A future of the value, which every worker has."""
-        return self._client.scatter(value, broadcast=True, hash=False)
+        """A future of the value, copied to every worker.
+
+        A task's result and no scattered data: what is scattered is lost with the last worker that
+        holds it, a task runs again.
+        """
+        with warnings.catch_warnings():
+            # Dask takes a large argument for an oversight; here it goes out once.
+            warnings.filterwarnings("ignore", "Sending large graph")
+            shared = self._client.submit(_same, value, pure=False)
+        self._client.replicate([shared])
+        return shared
 
     def map(
         self, task: Callable[..., Result], items: Iterable[Item], *shared: Any

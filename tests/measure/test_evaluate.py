@@ -18,6 +18,7 @@ from streammiml.measure.evaluate import combined, evaluate, measured, scored
 from streammiml.measure.pieces import pieces, ranges
 from streammiml.measure.registry import METRICS, chosen
 from streammiml.scoring import Scorer
+from tests.clusters import outside_cluster
 from tests.measure.models import made_model
 from tests.stores import as_sparse, made_block, made_spec, plain, write_parts, write_store
 
@@ -249,6 +250,22 @@ def test_evaluate__is_the_same_to_the_bit_on_a_local_cluster(store, monkeypatch)
     assert found == by_loop(MODEL, store, 7)
     assert seen[0].dashboard.startswith("http://")
     assert len(seen) > 5
+
+
+@pytest.mark.slow
+def test_evaluate__is_the_same_to_the_bit_on_an_outside_cluster_that_loses_a_worker(
+    store, monkeypatch
+):
+    monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    with outside_cluster(2) as (address, workers):
+
+        def kill_one(progress):
+            if progress.bags_done > N_BAGS // 3:
+                workers[0].kill()
+
+        shuffled = store.view(np.random.default_rng(0).permutation(N_BAGS))
+        found = evaluate(MODEL, shuffled, scheduler=address, block_bytes=300, watch=kill_one)
+    assert found == by_loop(MODEL, store, 7)
 
 
 def test_public_names__evaluate_and_metrics():

@@ -1,0 +1,32 @@
+"""Dask clusters that run as processes of their own."""
+
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+
+@contextmanager
+def outside_cluster(n_workers):
+    """A scheduler and its workers, each a process that we did not fork from."""
+    dask = [sys.executable, "-m", "dask"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    head = subprocess.Popen(
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0"],
+        **quiet,
+    )
+    started = [head]
+    try:
+        for line in head.stderr:
+            found = re.search(r"Scheduler at:\s+(tcp://\S+)", line)
+            if found:
+                break
+        words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard"]
+        quiet["stderr"] = subprocess.DEVNULL
+        started += [subprocess.Popen([*words, "--no-nanny"], **quiet) for _ in range(n_workers)]
+        yield found[1], started[1:]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        head.stderr.close()

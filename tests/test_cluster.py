@@ -1,0 +1,104 @@
+import os
+import signal
+import time
+from itertools import count, islice
+
+import pytest
+
+from streammiml import cluster
+from streammiml.cluster import open_pool
+from streammiml.errors import StreammimlError
+from tests.clusters import outside_cluster
+
+
+def square(item, shared):
+    return item * item + shared
+
+
+def refuse(item, _):
+    if item == 5:
+        raise StreammimlError("five is refused")
+    return item
+
+
+def die(item, _):
+    os._exit(item)
+
+
+def nap(item, seconds):
+    time.sleep(seconds)
+    return item, os.getpid()
+
+
+@pytest.mark.parametrize("n_items", [0, 1, 63, 64, 65, 200])
+def test_threads__give_results_in_order(n_items):
+    with open_pool(threads=2) as pool:
+        found = list(pool.map(square, range(n_items), pool.share(1)))
+    assert found == [item * item + 1 for item in range(n_items)]
+
+
+def test_threads__draw_items_as_they_are_needed():
+    with open_pool(threads=2) as pool:
+        assert list(islice(pool.map(square, count(), 0), 3)) == [0, 1, 4]
+
+
+def test_threads__an_error_is_raised_as_it_is():
+    with open_pool(threads=2) as pool, pytest.raises(StreammimlError, match=r"^five is refused$"):
+        list(pool.map(refuse, range(10), None))
+
+
+def test_threads__do_not_look_into_items():
+    """Dask takes tuples and lists for parts of a graph; here they are what they are."""
+    items = [("a", 1), [len, "abc"], (len, "abc"), {"k": (sum, [1])}]
+    with open_pool(threads=2) as pool:
+        found = list(pool.map(lambda item: item, items))
+    assert found == items
+
+
+def test_pool__takes_the_cores_there_are():
+    assert open_pool().n_threads == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.slow
+def test_local_cluster__errors_and_dead_workers_are_told():
+    with open_pool(workers=2) as pool:
+        shared = pool.share(1)
+        found = list(islice(pool.map(square, count(), shared), 30))
+        assert found == [item * item + 1 for item in range(30)]
+        with pytest.raises(StreammimlError, match=r"^five is refused$"):
+            list(pool.map(refuse, range(10), shared))
+        with pytest.raises(StreammimlError, match="run out of memory; lower --block-bytes"):
+            list(pool.map(die, [1], shared))
+
+
+@pytest.mark.slow
+def test_local_cluster__goes_on_when_its_only_worker_was_killed():
+    with open_pool(workers=1) as pool:
+        results = pool.map(nap, range(20), pool.share(0.01))
+        found = list(islice(results, 3))
+        os.kill(found[0][1], signal.SIGKILL)
+        found += results
+    assert [item for item, _ in found] == list(range(20))
+    assert len({pid for _, pid in found}) == 2
+
+
+@pytest.mark.slow
+def test_outside_cluster__a_worker_killed_in_the_middle_changes_nothing():
+    with outside_cluster(2) as (address, workers), open_pool(scheduler=address) as pool:
+        pool._client.wait_for_workers(2, timeout=30)
+        results = pool.map(nap, range(40), pool.share(0.05))
+        found = list(islice(results, 6))
+        assert found[0][1] in [worker.pid for worker in workers]
+        workers[0].send_signal(signal.SIGKILL)
+        found += results
+    assert [item for item, _ in found] == list(range(40))
+    assert {pid for _, pid in found[-5:]} == {workers[1].pid}
+
+
+@pytest.mark.slow
+def test_outside_cluster__without_workers_is_told(monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2)
+    with outside_cluster(0) as (address, _):
+        message = f"^the Dask scheduler at {address} has no workers; start some with dask worker"
+        with pytest.raises(StreammimlError, match=message):
+            open_pool(scheduler=address)
