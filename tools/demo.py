@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
-from streammiml_tools.digits import digit_bags
 
+import streammiml as sm
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.store import BagStore
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StreammimlError
+from streammiml_tools.digits import digit_bags
 
+SHOWN = (
+    "hamming_loss",
+    "one_error",
+    "coverage",
+    "ranking_loss",
+    "average_precision",
+    "key_instance_accuracy",
+)
 MARK = "made-by-streammiml-demo"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def demo(out: Path = Path("streammiml-demo"), /) -> None:
-    """Turn real handwritten digits into bags, write them to a store and read them back.
+    """Turn real handwritten digits into bags, write stores, check them, train and evaluate.
 
     Parameters
     ----------
@@ -26,6 +36,7 @@ def demo(out: Path = Path("streammiml-demo"), /) -> None:
         Folder for what is made; one that an earlier demo made is replaced.
     """
     _fresh(out)
+    begun = time.monotonic()
     for part, n_bags, half in (("train", 4000, 0), ("test", 1000, 1)):
         store = write_digits(out / f"digits-{part}.zarr", n_bags, seed=half, half=half)
         print(f"{store.name}: {store.n_bags:,} bags of {store.n_rows:,} digits, 10 labels, checked")
@@ -33,6 +44,14 @@ def demo(out: Path = Path("streammiml-demo"), /) -> None:
     for bag in range(3):
         names = ", ".join(NAMES[label] for label in first.labels_of(bag))
         print(f"bag {bag}: {len(first.rows_of(bag))} pictures, labels {names}")
+    print("training (the first time, kernels are compiled for about half a minute)", flush=True)
+    run = out / "run"
+    model = sm.train(out / "digits-train.zarr", sm.TrainConfig(epochs=20), run=run)
+    print(f"{run}: {model}")
+    figures = sm.evaluate(model, out / "digits-test.zarr")
+    for name in SHOWN:
+        print(f"{name.replace('_', ' '):<22} {figures[name]:.4f}")
+    print(f"all of it took {time.monotonic() - begun:.0f} s; {out} holds stores and run")
 
 
 def write_digits(path: Path, n_bags: int, *, seed: int, half: int) -> BagStore:

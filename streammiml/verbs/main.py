@@ -20,7 +20,7 @@ VERBS = {
     "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
 }
 # Verbs that live in streammiml_tools, found by entry point: what they say in the list.
-TOOL_HELP = {"demo": "Real digits to bags, to a store, and what is in it."}
+TOOL_HELP = {"demo": "Real digits to bags, to stores, to a model and its figures."}
 
 
 def build() -> App:
