@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +29,15 @@ class Tiny:
     backend: str
     path: Path
     block: BagBlock
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory where there is one: synchronising is what takes long on a disk."""
+    shared = Path("/dev/shm")
+    fast = shared if os.access(shared, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="streammiml-", dir=fast) as folder:
+        yield Path(folder)
 
 
 @contextmanager

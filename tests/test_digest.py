@@ -1,8 +1,6 @@
 """The fingerprint: what it must not depend on, what it must notice, and its definition, slowly."""
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,16 @@ from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import CODECS
 from streammiml.digest import Fingerprint
-from tests.stores import BACKENDS, as_sparse, made_block, plain, sizes, write_parts, write_store
+from tests.stores import (
+    BACKENDS,
+    as_sparse,
+    made_block,
+    plain,
+    scratch,
+    sizes,
+    write_parts,
+    write_store,
+)
 from tests.strategies import blocks, corpora, cuttings
 
 WORD = 2**64 - 1
@@ -87,8 +94,8 @@ def test_fingerprint__stays_what_it_is():
 
 @given(corpus=corpora(), backend=st.sampled_from(BACKENDS), cut=cuttings())
 def test_fingerprint__does_not_depend_on_how_it_is_stored(corpus, backend, cut):
-    with tempfile.TemporaryDirectory() as folder, sizes(**cut):
-        store = write_parts(Path(folder) / f"x.{backend}", corpus.spec, corpus.parts)
+    with scratch() as folder, sizes(**cut):
+        store = write_parts(folder / f"x.{backend}", corpus.spec, corpus.parts)
         assert store.fingerprint == slow_fingerprint(corpus.block)
 
 

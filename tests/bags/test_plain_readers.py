@@ -1,6 +1,5 @@
 """Anyone's zarr and pyarrow read the same values from the same folder."""
 
-import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.stores import (
     assert_equal,
     assert_same,
     made_block,
+    scratch,
     sizes,
     write_parts,
     write_store,
@@ -96,8 +96,8 @@ def test_plain_reader__reads_the_same_values(backend, codec, kind, dtype, tmp_pa
 @given(corpus=corpora(), cut=cuttings())
 @pytest.mark.parametrize("name", ["zarr", "parquet"])
 def test_plain_reader__reads_any_bags_in_any_chunks(name, corpus, cut):
-    with tempfile.TemporaryDirectory() as folder, sizes(**cut):
-        path = Path(folder) / f"x.{name}"
+    with scratch() as folder, sizes(**cut):
+        path = folder / f"x.{name}"
         write_parts(path, corpus.spec, corpus.parts)
         found = PLAIN[name](path, corpus.spec.n_features)
     assert_same(found, corpus.block)

@@ -2,10 +2,8 @@
 
 import pickle
 import shutil
-import tempfile
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +22,7 @@ from tests.stores import (
     made_block,
     made_spec,
     plain,
+    scratch,
     sizes,
     write_parts,
     write_store,
@@ -36,8 +35,8 @@ any_backend = st.sampled_from(BACKENDS)
 @contextmanager
 def written(corpus: Corpus, backend: str, cut: dict):
     """The corpus as an open store, in a folder of its own."""
-    with tempfile.TemporaryDirectory() as folder, sizes(**cut):
-        yield write_parts(Path(folder) / f"x.{backend}", corpus.spec, corpus.parts)
+    with scratch() as folder, sizes(**cut):
+        yield write_parts(folder / f"x.{backend}", corpus.spec, corpus.parts)
 
 
 def ranges(n: int) -> st.SearchStrategy:
@@ -106,12 +105,12 @@ def test_with_label__views_the_bags_that_carry_it(corpus, backend, cut):
 def test_joined_stores__read_as_one(corpus, data):
     spec = replace(corpus.spec, n_labels=corpus.spec.n_labels or 5)
     block, pieces = corpus.block, [part for part in corpus.parts if len(part)]
-    with tempfile.TemporaryDirectory() as folder, sizes():
+    with scratch() as folder, sizes():
         paths = []
         for number, piece in enumerate(pieces):
             # The backends may be mixed: what is read does not depend on them.
             backend = data.draw(any_backend)
-            paths.append(Path(folder) / f"{number}.{backend}")
+            paths.append(folder / f"{number}.{backend}")
             write_parts(paths[-1], spec, [piece])
         joined = sm.open_store(paths)
         start, stop = data.draw(ranges(len(block)))

@@ -1,7 +1,6 @@
 """Writing: any order of parts, from any process, stopped anywhere; refused in clear words."""
 
 import itertools
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.stores import (
     made_block,
     made_spec,
     plain,
+    scratch,
     sizes,
     write_parts,
     write_store,
@@ -42,8 +42,8 @@ def test_parts__in_any_order_from_anyone_give_the_same_files(corpus, backend, cu
     order = data.draw(st.permutations(numbers))
     joined = data.draw(st.sets(st.sampled_from(numbers)))
     stops = data.draw(st.sets(st.sampled_from(numbers)))
-    with tempfile.TemporaryDirectory() as folder, sizes(**cut):
-        clean, path = Path(folder) / f"a.{backend}", Path(folder) / f"b.{backend}"
+    with scratch() as folder, sizes(**cut):
+        clean, path = folder / f"a.{backend}", folder / f"b.{backend}"
         write_parts(clean, corpus.spec, corpus.parts)
         writer = BagWriter.begin(path, corpus.spec)
         for number in order:
@@ -56,7 +56,7 @@ def test_parts__in_any_order_from_anyone_give_the_same_files(corpus, backend, cu
         store = writer.finish(len(numbers))
         assert_same(store.read(0, len(store)), corpus.block)
         assert content(path) == content(clean)
-        assert sorted(file.name for file in Path(folder).iterdir()) == [clean.name, path.name]
+        assert sorted(file.name for file in folder.iterdir()) == [clean.name, path.name]
 
 
 def test_finished_store__says_what_was_told(backend, tmp_path):

@@ -30,7 +30,7 @@ from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError
 from tests.faults import killing
 from tests.faults.killing import N_PARTS, Killer, job
-from tests.stores import as_sparse, assert_same, made_block, made_spec, sizes, write_parts
+from tests.stores import as_sparse, assert_same, made_block, made_spec, scratch, sizes, write_parts
 
 KINDS = ("dense", "sparse")
 ORDER = list(range(N_PARTS))
@@ -89,8 +89,8 @@ def go_on(path: Path, kind: str, want: dict[str, bytes], order: list[int] = ORDE
 
 @contextmanager
 def fresh(backend: str) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder) / f"x.{backend}"
+    with scratch() as folder:
+        yield folder / f"x.{backend}"
 
 
 # Kill −9.
