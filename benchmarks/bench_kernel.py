@@ -258,15 +258,22 @@ def in_turns(first: Callable[[], float], second: Callable[[], float], rounds: in
     return statistics.median(first() / max(second(), 1e-9) for _ in range(rounds))
 
 
-def averaging(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
-    block = dense_corpus(shape, 64 if smoke else 2000)
-    n = CALL if smoke else 32 * CALL
+def averaging(shape: tuple[int, ...], smoke: bool, corpus: Callable[..., Any]) -> dict[str, Any]:
+    d, z = shape[0], shape[4]
+    n_bags = 1000 if corpus is sparse_corpus else max(256, int(5e6 / (z * d)))
+    block = corpus(shape, 64 if smoke else n_bags)
+    n = CALL if smoke else max(4, min(32, int(4e8 / (z * d * shape[1] * CALL)))) * CALL
     averaged, last = (Trainee(shape, block, stride) for stride in (STRIDE, 0))
+    for each in (averaged, last):
+        each.go(CALL if smoke else min(20_000, max(3000, int(2e10 / (z * d * shape[1])))))
     ratio = in_turns(
         lambda: cpu_seconds(lambda: averaged.go(n)), lambda: cpu_seconds(lambda: last.go(n)),
         1 if smoke else 15,
     )  # fmt: skip
-    return {"case": named("averaging", shape), "seconds_over_last_iterate": round(ratio, 3)}
+    return {
+        "case": named(f"averaging, {corpus.__name__.split('_')[0]}", shape),
+        "seconds_over_last_iterate": round(ratio, 3),
+    }
 
 
 def sparse(shape: tuple[int, ...], smoke: bool) -> Iterator[dict[str, Any]]:
@@ -408,7 +415,9 @@ def cases(smoke: bool) -> Iterator[dict[str, Any]]:
     for shape in shapes:
         yield scoring(shape, smoke)
     for shape in shapes:
-        yield averaging(shape, smoke)
-    yield from sparse((400, 8, 2, 5, 3) if smoke else SPARSE, smoke)
+        yield averaging(shape, smoke, dense_corpus)
+    large = (400, 8, 2, 5, 3) if smoke else SPARSE
+    yield averaging(large, smoke, sparse_corpus)
+    yield from sparse(large, smoke)
     yield hogwild(shapes[0], smoke)
     yield from peers(shapes[0], smoke)

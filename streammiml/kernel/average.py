@@ -72,30 +72,34 @@ def iterates_before(averages: Averages, step: int) -> Any:
 
 
 @njit
-def share_kept(seen: int, now: int) -> float:
-    """Weight of the first ``seen`` iterates among the first ``now`` ≥ 1.
+def weight_until(n: int) -> float:
+    """Weight of the first ``n`` iterates together, times POWER + 1: a product of POWER + 1 terms.
 
-    With weights i (i + 1) … (i + POWER - 1) both sums are products too, and this is their ratio.
+    Iterate i weighs i (i + 1) … (i + POWER - 1), whose sums are products of the same kind.
     """
-    share = 1.0
+    weight = 1.0
     for i in range(POWER + 1):
-        share *= (seen + i) / (now + i)
-    return share
+        weight *= n + i
+    return weight
 
 
 @njit
-def catch_up(mean: F64, vector: F32, seen: int, now: int) -> None:
-    """Bring ``mean`` (width,) from ``seen`` to ``now`` iterates; ``vector`` is all the new ones."""
-    kept = share_kept(seen, now)
-    for j in range(vector.shape[0]):
-        value = np.float64(vector[j])
-        mean[j] = value + (mean[j] - value) * kept
+def catch_up(means: F64, vectors: F32, row: int, seen: int, total: float) -> None:
+    """Bring a row of ``means`` (n, width) from ``seen`` iterates to those that weigh ``total``.
+
+    The row of ``vectors`` (n, width) is all the iterates since.
+    """
+    kept = weight_until(seen) / total
+    for j in range(vectors.shape[1]):
+        value = np.float64(vectors[row, j])
+        means[row, j] = value + (means[row, j] - value) * kept
 
 
 @njit
 def _finish(vectors: F32, means: F64, seen: I64, now: int, out: F32) -> None:
+    total = weight_until(now)
     for i in range(vectors.shape[0]):
-        kept = share_kept(seen[i], now)
+        kept = weight_until(seen[i]) / total
         for j in range(vectors.shape[1]):
             value = np.float64(vectors[i, j])
             out[i, j] = np.float32(value + (means[i, j] - value) * kept)

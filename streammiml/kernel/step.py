@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammiml.kernel import njit
-from streammiml.kernel.average import Averages, catch_up, iterates_before
+from streammiml.kernel.average import Averages, catch_up, iterates_before, weight_until
 from streammiml.kernel.draws import draw_against, draw_ahead, draw_label, step_key
 from streammiml.kernel.score import (
     PANEL_ROWS,
@@ -264,87 +264,56 @@ def shrink(vector: F32, max_norm: float) -> bool:
 
 @njit
 def update_label(
-    weights: Weights,
-    averages: Averages,
-    place: Any,
-    amount: Any,
-    direction: F32,
-    max_norm: float,
+    weights: Weights, averages: Averages, place: Any, amount: Any, direction: F32, max_norm: float,
     now: int,
-) -> bool:
+) -> bool:  # fmt: skip
     """w[place] += amount · direction (width,), then projected; False if not finite."""
     label, sub = place
-    vector = weights.labels[label, sub]
+    vectors = weights.labels[label]
     if now > 0 and averages.labels_seen[label, sub] < now:
-        catch_up(averages.labels[label, sub], vector, averages.labels_seen[label, sub], now)
+        seen, total = averages.labels_seen[label, sub], weight_until(now)
+        catch_up(averages.labels[label], vectors, sub, seen, total)
         averages.labels_seen[label, sub] = now
-    for j in range(vector.shape[0]):
-        vector[j] += amount * direction[j]
-    return shrink(vector, max_norm)
+    for j in range(vectors.shape[1]):
+        vectors[sub, j] += amount * direction[j]
+    return shrink(vectors[sub], max_norm)
 
 
 @njit
 def update_shared_dense(
-    weights: Weights,
-    averages: Averages,
-    x: F32,
-    against_x: F32,
-    amount: Any,
-    room: Room,
-    max_norm: float,
-    now: int,
-) -> bool:
+    weights: Weights, averages: Averages, x: F32, against_x: F32, amount: Any, room: Room,
+    max_norm: float, now: int,
+) -> bool:  # fmt: skip
     """W0 += amount (w_y xᵀ - w_ȳ x̄ᵀ) in one pass, w in ``room.gains[2:]``; False: not finite."""
-    shared = weights.shared
-    n_features, width = shared.shape
-    plus, minus = room.gains[2, :width], room.gains[3, :width]
-    more, less = room.gains[0], room.gains[1]
+    shared, means, seen = weights.shared, averages.shared, averages.shared_seen
+    more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
+    squares = room.squares
+    n_features = shared.shape[0]
     for j in range(n_features):
         more[j] = amount * x[j]
         less[j] = amount * against_x[j]
     if now > 0:
+        total = weight_until(now)
         for j in range(n_features):
-            if averages.shared_seen[j] < now and (more[j] != 0 or less[j] != 0):
-                catch_up(averages.shared[j], shared[j], averages.shared_seen[j], now)
-                averages.shared_seen[j] = now
+            if seen[j] < now and (more[j] != 0 or less[j] != 0):
+                catch_up(means, shared, j, seen[j], total)
+                seen[j] = now
     # A float32 sum settles most features; near the bound and beyond, float64 decides. A feature
     # that neither row has is left alone even there, or rounding would shrink it again and again.
     bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
     finite = True
     whole = n_features & ~3
     for first in range(0, whole, 4):
-        update_tile(shared, first, plus, minus, more, less, room.squares, 4)
+        update_tile(shared, first, plus, minus, more, less, first, squares, 4)
         for i in range(4):
             j = first + i
-            if not room.squares[i] < bound and (more[j] != 0 or less[j] != 0):
+            if not squares[i] < bound and (more[j] != 0 or less[j] != 0):
                 finite &= shrink(shared[j], max_norm)
     for j in range(whole, n_features):
-        update_tile(shared, j, plus, minus, more, less, room.squares, 1)
-        if not room.squares[0] < bound and (more[j] != 0 or less[j] != 0):
+        update_tile(shared, j, plus, minus, more, less, j, squares, 1)
+        if not squares[0] < bound and (more[j] != 0 or less[j] != 0):
             finite &= shrink(shared[j], max_norm)
     return finite
-
-
-@njit
-def _update_feature(
-    weights: Weights, averages: Averages, feature: int, more: Any, less: Any, room: Room,
-    max_norm: float, now: int,
-) -> bool:  # fmt: skip
-    shared = weights.shared
-    width = shared.shape[1]
-    if now > 0 and averages.shared_seen[feature] < now:
-        catch_up(averages.shared[feature], shared[feature], averages.shared_seen[feature], now)
-        averages.shared_seen[feature] = now
-    room.gains[0, 0] = more
-    room.gains[1, 0] = less
-    line = shared[feature : feature + 1]
-    update_tile(
-        line, 0, room.gains[2, :width], room.gains[3, :width], room.gains[0], room.gains[1],
-        room.squares, 1,
-    )  # fmt: skip
-    if room.squares[0] < np.float32(max_norm * max_norm * (1.0 - 1e-4)):
-        return True
-    return shrink(shared[feature], max_norm)
 
 
 @njit
@@ -353,25 +322,32 @@ def update_shared_sparse(
     max_norm: float, now: int,
 ) -> bool:  # fmt: skip
     """As ``update_shared_dense`` on the features that rows ``pair`` have: their columns merged."""
-    row, against_row = pair
-    p, p_end = rows.offsets[row], rows.offsets[row + 1]
-    q, q_end = rows.offsets[against_row], rows.offsets[against_row + 1]
+    shared, means, seen = weights.shared, averages.shared, averages.shared_seen
+    more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
+    columns, values, squares = rows.columns, rows.values, room.squares
+    p, p_end = rows.offsets[pair[0]], rows.offsets[pair[0] + 1]
+    q, q_end = rows.offsets[pair[1]], rows.offsets[pair[1] + 1]
+    total = weight_until(now)
+    bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
     finite = True
-    nothing = np.float32(0)
-    past = weights.shared.shape[0]
+    past = shared.shape[0]
     while p < p_end or q < q_end:
-        left = rows.columns[p] if p < p_end else past
-        right = rows.columns[q] if q < q_end else past
-        more = less = nothing
-        if left <= right:
-            more = amount * rows.values[p]
+        left = np.int64(columns[p]) if p < p_end else past
+        right = np.int64(columns[q]) if q < q_end else past
+        feature: Any = min(left, right)
+        more[0] = less[0] = np.float32(0)
+        if left == feature:
+            more[0] = amount * values[p]
             p += 1
-        if right <= left:
-            less = amount * rows.values[q]
+        if right == feature:
+            less[0] = amount * values[q]
             q += 1
-        finite &= _update_feature(
-            weights, averages, min(left, right), more, less, room, max_norm, now
-        )
+        if now > 0 and seen[feature] < now:
+            catch_up(means, shared, feature, seen[feature], total)
+            seen[feature] = now
+        update_tile(shared, feature, plus, minus, more, less, 0, squares, 1)
+        if not squares[0] < bound:
+            finite &= shrink(shared[feature], max_norm)
     return finite
 
 

@@ -321,20 +321,21 @@ def _update_tile(
     minus: Any,
     more: Any,
     less: Any,
+    first: Any,
     squares: Any,
     n_rows: Any,
 ) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
-        tall = kinds[7].literal_value
+        tall = kinds[8].literal_value
         lines = [
             _row(context, builder, kinds[0], args[0], builder.add(args[1], _I(i)))
             for i in range(tall)
         ]
         up = _row(context, builder, kinds[2], args[2], _I(0))
         down = _row(context, builder, kinds[3], args[3], _I(0))
-        gains = _row(context, builder, kinds[4], args[4], args[1])
-        losses = _row(context, builder, kinds[5], args[5], args[1])
+        gains = _row(context, builder, kinds[4], args[4], args[6])
+        losses = _row(context, builder, kinds[5], args[5], args[6])
         gain = [_spread(builder, builder.load(builder.gep(gains, [_I(i)]))) for i in range(tall)]
         loss = [
             _spread(builder, builder.fneg(builder.load(builder.gep(losses, [_I(i)]))))
@@ -354,10 +355,11 @@ def _update_tile(
             sums.append(_fused(builder, "v8f32", value, value, loop.values[i]))
         sums = loop.close(sums)
         total = _sum4(builder, [*sums, *([zero] * (4 - tall))])
-        _store(builder, total, _row(context, builder, kinds[6], args[6], _I(0)))
+        _store(builder, total, _row(context, builder, kinds[7], args[7], _I(0)))
         return context.get_dummy_value()
 
-    return types.void(shared, row, plus, minus, more, less, squares, n_rows), generate
+    arguments = (shared, row, plus, minus, more, less, first, squares, n_rows)
+    return types.void(*arguments), generate
 
 
 @intrinsic
@@ -481,12 +483,15 @@ def _update_tile_plain(
     minus: F32,
     more: F32,
     less: F32,
+    first: int,
     squares: F32,
     n_rows: int,
 ) -> None:
+    """Rows from ``row`` on += more · plus - less · minus, factors from ``first`` on; squares."""
     squares[:4] = 0
+    width = shared.shape[1]
     for i in range(n_rows):
-        shared[row + i] += more[row + i] * plus - less[row + i] * minus
+        shared[row + i] += more[first + i] * plus[:width] - less[first + i] * minus[:width]
         squares[i] = (shared[row + i] * shared[row + i]).sum(dtype=np.float32)
 
 

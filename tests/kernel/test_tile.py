@@ -104,14 +104,14 @@ def test_update_tile__adds_both_products_and_gives_the_squares(tall):
     more, less = array(rng, 6), array(rng, 6)
     plain, squares, plain_squares = shared.copy(), tile.aligned_zeros(4), tile.aligned_zeros(4)
     want = shared.astype(np.float64)
-    want[1 : 1 + tall] += (np.outer(more, plus) - np.outer(less, minus))[1 : 1 + tall]
+    want[1 : 1 + tall] += (np.outer(more, plus) - np.outer(less, minus))[2 : 2 + tall]
 
     @numba.njit
     def run(shared, plus, minus, more, less, squares):
-        tile.update_tile(shared, 1, plus, minus, more, less, squares, tall)
+        tile.update_tile(shared, 1, plus, minus, more, less, 2, squares, tall)
 
     run(shared, plus, minus, more, less, squares)
-    tile._update_tile_plain(plain, 1, plus, minus, more, less, plain_squares, tall)
+    tile._update_tile_plain(plain, 1, plus, minus, more, less, 2, plain_squares, tall)
     for got, norms in ((shared, squares), (plain, plain_squares)):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
         lengths = (want[1 : 1 + tall] ** 2).sum(axis=1)
