@@ -72,6 +72,8 @@ class _Ahead(Generic[Item, Result]):
         begun = time.monotonic()
         with self._changed:
             while self._given not in self._done:
+                if self._stopped:
+                    raise StoreError("reading has been stopped")
                 if self._ended and self._given == self._taken:
                     return False, None
                 left = deadline - (time.monotonic() - begun)

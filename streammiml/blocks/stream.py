@@ -73,6 +73,7 @@ class Stream:
         self._store, self._plan, self._settings = store, plan, read
         self._leave_out = leave_out or (lambda bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
+        self._closed = False
         self._kept: dict[int, BagBlock] = {}
         made = self._mixed(epoch, place) if plan.order == "blocks" else self._drawn(epoch, place)
         self._ahead = run_ahead(made, depth=read.batches_ahead, deadline=read.deadline)
@@ -88,6 +89,7 @@ class Stream:
 
     def close(self) -> None:
         """Let the readers go."""
+        self._closed = True
         if self._inner is not None:
             self._inner.close()
         self._ahead.close()
@@ -106,6 +108,9 @@ class Stream:
             threads=settings.threads,
             deadline=settings.deadline,
         )
+        # Whoever closed the stream meanwhile may have seen the readers of the epoch before.
+        if self._closed:
+            self._inner.close()
         return self._inner
 
     def _drawn(self, epoch: int, place: int) -> Iterator[Batch]:

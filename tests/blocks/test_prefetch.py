@@ -104,6 +104,27 @@ def test_read_ahead__closing_early_lets_the_readers_go():
     assert wait_for_no_readers() == []
 
 
+def test_read_ahead__closing_it_wakes_whoever_waits_for_a_result():
+    release, told = threading.Event(), []
+    ahead = ReadAhead(lambda _: release.wait(60), range(3), depth=1)
+
+    def wait():
+        with pytest.raises(StoreError, match="reading has been stopped") as caught:
+            next(ahead)
+        told.append(caught.value)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.05)
+    ahead.close()
+    waiter.join(5)
+    release.set()
+    assert len(told) == 1
+    with pytest.raises(StoreError, match="reading has been stopped"):
+        next(ahead)
+    assert wait_for_no_readers() == []
+
+
 def test_read_ahead__counts_the_time_that_the_consumer_waited():
     with ReadAhead(lambda _: time.sleep(0.05), range(3), depth=1) as ahead:
         list(ahead)

@@ -1,6 +1,8 @@
 """Streaming: what comes is what the plan says, whatever is read ahead and wherever it begins."""
 
 import itertools
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -167,3 +169,21 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
             if batch.epoch == 2:
                 break
     assert 20 <= most <= blocks_held(plan, ahead) == 20 + 3 + 2 + 32
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("mix_blocks", [3, 1000])
+def test_stream__closing_it_anywhere_lets_every_thread_go(order, mix_blocks, store):
+    plan = Plan(order=order, n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=mix_blocks)
+    for taken in range(12):
+        with Stream(store, plan, read=ReadSettings(threads=2, blocks_ahead=2)) as stream:
+            for _ in itertools.islice(stream, taken):
+                pass
+        end = time.monotonic() + 5
+        while time.monotonic() < end and readers():
+            time.sleep(0.005)
+        assert readers() == []
+
+
+def readers():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("reader-")]
