@@ -7,9 +7,11 @@ format version and a crc32c over itself and all tensors. Nothing in it is ever e
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import shutil
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from streammiml.config import RULES, TRANSFORMS
+from streammiml.config import RULES, TRANSFORMS, format_size
 from streammiml.errors import StreammimlError, unknown
 
 Array = npt.NDArray[Any]
@@ -348,7 +350,7 @@ def save_tensors(
 
 def write_whole(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
     """Put ``pieces`` under ``path`` at once: temporary sibling, sync, rename, sync the folder."""
-    path = Path(path)
+    path, pieces = Path(path), list(pieces)
     partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         try:
@@ -367,10 +369,19 @@ def write_whole(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryvie
         finally:
             os.close(folder)
     except OSError as error:
+        room = _room(path, sum(map(len, pieces))) if error.errno in _FULL else ""
         raise StreammimlError(
-            f"{path} is not saved: {error.strerror or error}; make room or choose another folder, "
-            "and save again"
+            f"{path} is not saved: {error.strerror or error}; {room}make room or choose another "
+            "folder, and save again"
         ) from error
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _room(path: Path, needed: int) -> str:
+    free = shutil.disk_usage(path.parent).free
+    return f"it takes {format_size(needed)} and {format_size(free)} are free; "
 
 
 def load_tensors(

@@ -307,7 +307,10 @@ def test_save__leaves_the_old_file_when_the_disk_is_full(saved):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
     try:
-        with pytest.raises(StreammimlError, match="is not saved: File too large; make room or"):
+        with pytest.raises(
+            StreammimlError,
+            match=r"is not saved: File too large; it takes .* are free; make room or",
+        ):
             made_model(d=200, m=200).save(saved)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

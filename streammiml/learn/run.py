@@ -40,6 +40,7 @@ class RunFolder:
         """Refuse a folder that holds anything but this run; one that never began is empty."""
         path = self.path
         found = {each.name for each in path.iterdir()} if path.exists() else set()
+        found = {name for name in found if not name.endswith(".partial")}
         begun = found - {LOCK, CHECKPOINTS}
         begun |= {each.name for each in (path / CHECKPOINTS).glob("step-*")}
         if begun and not resume:
