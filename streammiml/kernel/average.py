@@ -18,12 +18,12 @@ labels in use; γ0 = .02 except the last). Five of sixteen settings:
     digits, 16 000, γ .1   35.2    12.6   10.5     10.8     10.8    9.7    9.9   11.7
     =====================  ======  =====  =======  =======  =====  =====  =====  ======
 
-The windows from i³ to i¹⁵ and *last ¼* lie within the noise of three seeds on digits; i⁷ was taken
-for being near *last ¼* throughout, not for winning (with γ0 = .1 on the planted corpus, where nothing
-converged, it had 166 against 154 after 12 000 steps, 134 against 136 after 24 000). *Last ¼* must know
-the last step; *doubled* (a mean begun anew at every power of two, the previous
-one kept) needs a second array and was worse. Taking every 64th iterate instead of every one moved
-these figures by less than .1; every 256th cost up to 4 when steps were few and large.
+The spread over seeds was not computed, and i³ to i¹⁵ and *last ¼* are close on digits: i⁷ was taken
+for being near *last ¼* throughout, not for winning. With γ0 = .1 on the planted corpus, where
+nothing converged, it had 166 against 154 after 12 000 steps, 134 against 136 after 24 000. *Last ¼*
+must know the last step; *doubled* (a mean begun anew at every power of two, the previous one kept)
+needs a second array and was mostly worse. Taking every 64th iterate instead of every one moved the
+figure by less than .1 on the three settings tried; every 256th cost up to 4 when steps were few.
 """
 
 from __future__ import annotations
