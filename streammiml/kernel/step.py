@@ -1,4 +1,4 @@
-"""One update of the model from one bag, as DESIGN fixes it.
+"""One update of the model from one bag, by the MIMLfast algorithm.
 
 A visit has three parts. *Project*: the bag's rows in the shared space, P = X W0ᵀ. *Search*: draw
 candidates and compare them with y until one violates the margin. Draws do not depend on scores, so
