@@ -266,6 +266,11 @@ class TrainConfig(ModelConfig):
         parse_size(self.memory)
         self.checkpoint_interval()
 
+    def given(self) -> dict[str, Any]:
+        """Settings that were asked for: those that differ from the default, unless it is known."""
+        usual = TrainConfig()
+        return {k: v for k, v in self.recorded().items() if v != getattr(usual, k)}
+
     def checkpoint_interval(self) -> tuple[int | None, float | None]:
         """(steps, seconds) between checkpoints; one of them is None."""
         if str(self.checkpoint_every).isdecimal():

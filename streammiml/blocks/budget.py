@@ -18,6 +18,8 @@ MIX_BLOCKS = 512
 # Chunk tables, index chunks and open buffers of a store, which do not grow with it.
 STORE_BYTES = 24 << 20
 SPARSE_VALUE = 8
+# Beside its rows: offsets and labels, twice, as integers of Python too, and its turn in the buffer.
+BAG_BYTES = 320
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,14 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     )
     if config.max_vif is not None and config.mix_blocks is None:
         plan = replace(plan, mix_blocks=_blocks_for(plan, config.max_vif))
+    if config.max_vif is not None and plan.vif > config.max_vif:
+        raise StreammimlError(
+            f"--mix-blocks {config.mix_blocks} mixes to a variance inflation of {plan.vif:.2f}, "
+            f"more than --max-vif {config.max_vif:g}; "
+            f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
+        )
     read = ReadSettings()
-    block = int(max(largest_blocks(store, block_bags)) * row_bytes(store)) + 64 * block_bags
+    block = int(max(largest_blocks(store, block_bags)) * row_bytes(store)) + BAG_BYTES * block_bags
     fixed = {**fixed, "store": STORE_BYTES}
     left = allowed - sum(fixed.values())
     rounds = -(-BATCH_BAGS // block_bags)

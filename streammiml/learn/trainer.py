@@ -173,9 +173,10 @@ class _Training:
                 raise StreammimlError(
                     f"the checkpoints of {folder.path} belong to another run"  # type: ignore[union-attr]
                 )
-        if folder is not None and not folder.exists:
+        if folder is not None:
+            # Again on every resume: it may have been told to go on for longer.
             fixed = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
-            recorded = {**asdict(self._config), **fixed, "fingerprint": self._store.fingerprint}
+            recorded = {**self._config.recorded(), **fixed, "fingerprint": self._store.fingerprint}
             folder.record(recorded)
         if folder is not None:
             folder.cut_history(self._state.at.history_bytes)
@@ -195,14 +196,14 @@ class _Training:
                 f"{folder.path} was begun on a store of fingerprint {recorded.get('fingerprint')}, "
                 f"{self._store.name} has {self._store.fingerprint}"
             )
-        default = asdict(TrainConfig())
-        given = {k: v for k, v in asdict(self._config).items() if v != default[k]}
+        given = self._config.given()
         folder.check_same(given)
         del recorded["fingerprint"]
+        known = TrainConfig().recorded()
         try:
             for name in recorded:
-                if name not in default:
-                    raise unknown("option", name, default)
+                if name not in known:
+                    raise unknown("option", name, known)
             self._config = replace(TrainConfig(), **{**recorded, **given})
         except StreammimlError as error:
             raise StreammimlError(f"{folder.path / SETTINGS}: {error}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import tomllib
-from dataclasses import asdict, fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +20,24 @@ from streammiml.learn.trainer import train as train_model
 SHOW_SECONDS = 5.0
 
 
+class Options(TrainConfig):
+    """Settings that know which of them were asked for, the default among them or not."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        object.__setattr__(self, "_given", given)
+
+    def given(self) -> dict[str, Any]:
+        """Settings that were asked for."""
+        return dict(self._given)  # type: ignore[attr-defined]
+
+
 def train(
     *paths: Annotated[str, Parameter(name="STORE... RUN", negative="")],
     resume: bool = False,
     dry_run: bool = False,
     config: Path | None = None,
-    options: Annotated[TrainConfig | None, Parameter(name="*")] = None,
+    options: Annotated[Options | None, Parameter(name="*")] = None,
 ) -> int:
     """Train a model on one store or several; the last path is the run's folder.
 
@@ -57,23 +69,24 @@ def train(
     return 0
 
 
-def merged(options: TrainConfig | None, file: Path | None) -> TrainConfig:
+def merged(options: Options | None, file: Path | None) -> Options:
     """Options of the command line over those of a file over the defaults."""
     given: dict[str, Any] = {}
     if file is not None:
         try:
-            given = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError) as error:
+            given = tomllib.loads(file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise StreammimlError(f"{file} cannot be read: {error}") from None
         known = [field.name for field in fields(TrainConfig)]
         given.pop("fingerprint", None)
-        for name in given:
-            if name not in known:
-                raise StreammimlError(f"{file}: {unknown('option', name, known)}")
-    if options is not None:
-        default = asdict(TrainConfig())
-        given |= {k: v for k, v in asdict(options).items() if v != default[k]}
-    return replace(TrainConfig(), **given)
+        try:
+            for name in given:
+                if name not in known:
+                    raise unknown("option", name, known)
+            Options(**given)
+        except StreammimlError as error:
+            raise StreammimlError(f"{file}: {error}") from None
+    return Options(**{**given, **(options.given() if options is not None else {})})
 
 
 def _say_budget(stores: list[str], settings: TrainConfig) -> None:

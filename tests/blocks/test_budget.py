@@ -1,0 +1,176 @@
+"""Memory: what is refused names the setting that fits, it does fit, and promises are kept."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.offsets import from_sizes
+from streammiml.blocks.budget import STORE_BYTES, fit, largest_blocks, row_bytes
+from streammiml.blocks.plan import Plan
+from streammiml.config import TrainConfig, parse_size
+from streammiml.errors import StreammimlError
+from tests.stores import write_store
+
+FIXED = {"weights": 1 << 20}
+
+
+class Shape:
+    """As much of a store as a budget looks at."""
+
+    def __init__(self, sizes, *, n_features=1000, dtype="float32"):
+        self.sizes = np.asarray(sizes)
+        self.n_bags, self.n_rows = len(self.sizes), int(self.sizes.sum())
+        self.n_features, self.dtype, self.sparse = n_features, dtype, False
+
+    def bag_sizes(self, start, stop):
+        return self.sizes[start:stop]
+
+
+EVEN = Shape(np.full(20_000, 8))
+
+
+def test_largest_blocks__are_those_of_the_plan():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 9, 200_001)
+    for block_bags in (1, 7, 1000, 65_537):
+        blocks = [sizes[i : i + block_bags].sum() for i in range(0, len(sizes), block_bags)]
+        assert max(largest_blocks(Shape(sizes), block_bags)) == max(blocks)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4000), ("float16", 2000), ("uint8", 1000)])
+def test_row_bytes__are_those_of_the_stored_type(dtype, size):
+    assert row_bytes(Shape([1], dtype=dtype)) == size
+
+
+def test_fit__mixes_as_much_as_memory_allows():
+    windows = [
+        fit(EVEN, TrainConfig(memory=memory), FIXED).plan.window
+        for memory in ("64MiB", "80MiB", "100MiB", "1GiB")
+    ]
+    assert windows == sorted(windows)
+    assert windows[0] < windows[1] < windows[2] < windows[3] == 512
+
+
+@given(
+    st.integers(30, 2000),
+    st.sampled_from([None, 1, 4, 64]),
+    st.sampled_from(["blocks", "full", "uniform"]),
+    st.integers(1, 300),
+)
+def test_fit__is_within_memory_or_refused_with_one_that_is(mib, block_bags, order, rows):
+    store = Shape(np.full(5000, rows))
+    config = TrainConfig(memory=f"{mib}MiB", block_bags=block_bags, order=order)
+    try:
+        found = fit(store, config, FIXED)
+    except StreammimlError as error:
+        needed = re.search(r"more than --memory \d+MiB; .*--memory (\d+MiB) would do", str(error))
+        assert parse_size(needed[1]) > parse_size(config.memory)
+        found = fit(store, replace(config, memory=needed[1]), FIXED)
+        assert found.allowed == parse_size(needed[1])
+    assert found.total <= found.allowed
+    assert found.held["weights"] == 1 << 20
+    assert found.held["store"] == STORE_BYTES
+
+
+@given(st.integers(30, 300), st.integers(2, 2000), st.integers(1, 32))
+def test_fit__the_mix_blocks_that_a_refusal_names_fit_and_one_more_would_not(
+    mib, mix_blocks, block_bags
+):
+    config = TrainConfig(memory=f"{mib}MiB", mix_blocks=mix_blocks, block_bags=block_bags)
+    try:
+        fit(EVEN, config, FIXED)
+        assume(False)
+    except StreammimlError as error:
+        named = re.search(r"--mix-blocks (\d+) would fit, or --memory \d+MiB would do", str(error))
+    assume(named is not None)
+    fits = int(named[1])
+    assert fit(EVEN, replace(config, mix_blocks=fits), FIXED).plan.window == fits
+    with pytest.raises(StreammimlError, match=f"--mix-blocks {fits} would fit"):
+        fit(EVEN, replace(config, mix_blocks=fits + 1), FIXED)
+
+
+def test_fit__a_bag_too_long_is_refused_with_the_memory_that_would_do():
+    store = Shape([*np.full(1000, 3), 100_000])
+    with pytest.raises(StreammimlError, match=r"training would hold .* GiB .*MiB would do"):
+        fit(store, TrainConfig(memory="256MiB"), FIXED)
+
+
+@pytest.mark.parametrize("max_vif", [1.01, 1.5, 4.0])
+def test_max_vif__is_kept_by_the_fewest_blocks(max_vif):
+    plan = fit(EVEN, TrainConfig(max_vif=max_vif, memory="4GiB"), FIXED).plan
+    assert plan.vif <= max_vif
+    assert plan.mix_blocks == 1 or replace(plan, mix_blocks=plan.mix_blocks - 1).vif > max_vif
+
+
+def test_max_vif__that_does_not_fit_is_refused_with_the_memory_that_would_do():
+    config = TrainConfig(max_vif=1.01, memory="64MiB")
+    with pytest.raises(StreammimlError, match=r"more than --memory 64MiB; .*would do") as caught:
+        fit(EVEN, config, FIXED)
+    memory = re.search(r"--memory (\d+MiB) would do", str(caught.value))[1]
+    assert fit(EVEN, replace(config, memory=memory), FIXED).plan.vif <= 1.01
+
+
+def test_max_vif__that_mix_blocks_contradicts_is_refused_with_both_numbers():
+    config = TrainConfig(max_vif=1.1, mix_blocks=2, block_bags=16)
+    line = r"--mix-blocks 2 mixes to a variance inflation of [\d.]+, more than --max-vif 1\.1; "
+    with pytest.raises(StreammimlError, match=line + r"--mix-blocks \d+ would do") as caught:
+        fit(EVEN, config, FIXED)
+    enough = int(re.search(r"--mix-blocks (\d+) would do", str(caught.value))[1])
+    assert fit(EVEN, replace(config, mix_blocks=enough), FIXED).plan.vif <= 1.1
+    plan = Plan(order="blocks", n_bags=EVEN.n_bags, seed=0, block_bags=16, mix_blocks=enough - 1)
+    assert plan.vif > 1.1
+
+
+# What a process really holds.
+
+MEASURE = """
+import sys
+from streammiml.config import TrainConfig
+from streammiml.learn.trainer import train
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10
+
+small, large, memory, *more = sys.argv[1:]
+more = dict(pair.split("=") for pair in more)
+how = dict(shared_dim=16, subconcepts=2, validate_every=2000, **more)
+train(small, TrainConfig(**how, max_steps=2500), run=sys.argv[2] + "-small")
+before = peak()
+train(large, TrainConfig(**how, memory=memory, max_steps=6000), run=sys.argv[2] + "-run")
+print(peak() - before)
+"""
+
+
+def random_store(path, n_bags, rows, n_features, seed=0):
+    rng = np.random.default_rng(seed)
+    offsets = from_sizes(np.full(n_bags, rows))
+    values = rng.random((n_bags * rows, n_features), np.float32)
+    labels = rng.integers(0, 9, n_bags).astype(np.int32)
+    write_store(path, BagBlock(offsets, values, np.arange(n_bags + 1), labels), n_labels=10)
+    return path
+
+
+# Bags of 64 KiB, and so small ones that what is kept of each outweighs its rows.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_bags", "rows", "n_features", "memory"),
+    [(8000, 16, 1024, "128MiB"), (1_500_000, 1, 16, "128MiB"), (1_500_000, 1, 16, "256MiB")],
+    ids=["large", "small", "small in more"],
+)
+def test_memory__a_process_grows_by_less_than_it_was_allowed(
+    n_bags, rows, n_features, memory, tmp_path
+):
+    small = random_store(tmp_path / "small.zarr", 300, rows, n_features)
+    large = random_store(tmp_path / "large.zarr", n_bags, rows, n_features)
+    words = [sys.executable, "-c", MEASURE, small, large, memory]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < parse_size(memory)

@@ -1,0 +1,229 @@
+"""train as a user runs it: results on stdout, one line and 2 for bad input, nothing left behind."""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from streammiml.errors import StreammimlError
+from streammiml.model import Model
+from streammiml.verbs.main import run
+from streammiml.verbs.train import Options, merged
+from tests.planted import planted
+from tests.stores import write_store
+
+QUICK = ["--shared-dim=8", "--subconcepts=2", "--epochs=2", "--validate-every=200"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "corpus.zarr"
+    write_store(path, planted())
+    return str(path)
+
+
+def said(capsys):
+    out, err = capsys.readouterr()
+    return out.strip(), err.strip()
+
+
+def refused(capsys, *words):
+    """The one line that a command is refused with."""
+    assert run([str(word) for word in words]) == 2
+    out, err = said(capsys)
+    assert out == ""
+    assert err.startswith("streammiml: ")
+    assert "\n" not in err
+    return err
+
+
+def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsys):
+    folder = tmp_path / "deep" / "run"
+    assert run(["train", store, str(folder), *QUICK]) == 0
+    out, err = said(capsys)
+    assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
+    assert re.search(r"epoch 0, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "lock"}
+    assert tomllib.loads((folder / "settings.toml").read_text())["shared_dim"] == 8
+    (line, *_) = (folder / "history.jsonl").read_text().splitlines()
+    keys = {"step", "seconds", "mb_per_second", "share_of_violations", "validation_loss"}
+    assert keys <= set(json.loads(line))
+    assert Model.load(folder).n_labels == 5
+
+
+def test_train__again_needs_resume_and_then_costs_nothing(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run"), *QUICK]
+    assert run(words) == 0
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    said(capsys)
+    assert "run exists already; --resume goes on with it" in refused(capsys, *words)
+    assert run([*words, "--resume"]) == 0
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
+
+
+def test_train__resume_begins_a_run_that_is_not_there(store, tmp_path):
+    assert run(["train", store, str(tmp_path / "run"), *QUICK, "--resume"]) == 0
+    assert run(["train", store, str(tmp_path / "other"), *QUICK]) == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "other"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_train__several_stores_at_once(store, tmp_path, capsys):
+    assert run(["train", store, store, str(tmp_path / "run"), *QUICK, "--validation=0"]) == 0
+    assert "1200 steps" in said(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--shared-dim=0"], "shared_dim must be a whole number at least 1, got 0"),
+        (["--shared-dim=x"], "--shared-dim"),
+        (["--order=sorted"], "no order is called 'sorted'; known: blocks, full, uniform"),
+        (["--memory=lots"], "memory must be a size such as 256MiB or 2GiB, got 'lots'"),
+        (["--checkpoint-every=5parsecs"], "checkpoint_every must be a time such as 90s"),
+        (["--validation=1"], "validation must be below 1, got 1.0"),
+        (["--max-vif=0.5"], "max_vif must be at least 1, got 0.5"),
+        (["--colour=blue"], "--colour"),
+        (["--lift=fourier"], "fourier needs a number of features"),
+        (["--shared-dim=100000000"], "training would hold"),
+        (["--validation=0.000001"], "holds out no bag"),
+        (["--config=nothing.toml"], "nothing.toml cannot be read"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_train__bad_options_are_one_line_and_leave_nothing_to_resume(
+    words, line, store, tmp_path, capsys
+):
+    assert line in refused(capsys, "train", store, tmp_path / "run", *words)
+    assert not (tmp_path / "run/settings.toml").exists()
+    assert run(["train", store, str(tmp_path / "run"), *QUICK]) == 0
+
+
+def test_train__bad_paths_are_one_line(store, tmp_path, capsys):
+    assert "train needs a store and a folder" in refused(capsys, "train", store)
+    assert "train needs a store and a folder" in refused(capsys, "train")
+    missing = refused(capsys, "train", tmp_path / "no.zarr", tmp_path / "run")
+    assert "no.zarr does not exist" in missing
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "file").touch()
+    line = refused(capsys, "train", store, tmp_path / "file")
+    assert "file cannot be written: Not a directory" in line
+
+
+def test_train__a_store_in_place_of_the_run_is_left_alone(store, capsys):
+    for words in ([], ["--resume"]):
+        line = refused(capsys, "train", store, store, *words)
+        assert "exists already" in line or "is no run" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--seed=4"], "was begun with seed 0, not 4"),
+        (["--shared-dim=100"], "was begun with shared_dim 8, not 100"),
+        (["--validate-every=7"], "was begun with validate_every 200, not 7"),
+    ],
+)
+def test_resume__options_that_contradict_are_refused_also_those_that_are_the_default(
+    words, line, store, tmp_path, capsys
+):
+    assert run(["train", store, str(tmp_path / "run"), *QUICK]) == 0
+    said(capsys)
+    assert line in refused(capsys, "train", store, tmp_path / "run", "--resume", *words)
+
+
+def test_resume__may_go_on_for_longer_also_to_the_default(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run")]
+    assert run([*words, *QUICK]) == 0
+    assert "700 steps" not in said(capsys)[0]
+    assert run([*words, "--resume", "--epochs=100", "--max-steps=700"]) == 0
+    assert "700 steps" in said(capsys)[0]
+    settings = tomllib.loads((tmp_path / "run/settings.toml").read_text())
+    assert (settings["epochs"], settings["max_steps"]) == (100, 700)
+
+
+# Options from a file.
+
+
+def test_config__the_command_line_wins_over_the_file_over_the_defaults(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('epochs = 5\nseed = 3\nlift = "context"\naverage = false\n')
+    got = merged(Options(epochs=100, seed=4, average=True), file)
+    assert (got.epochs, got.seed, got.lift, got.average) == (100, 4, "context", True)
+    assert merged(None, file).epochs == 5
+    assert merged(None, None) == Options()
+
+
+def test_config__gives_the_same_bytes_as_options(store, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("shared_dim = 8\nsubconcepts = 2\nepochs = 9\nvalidate_every = 200\n")
+    words = ["train", store, str(tmp_path / "a"), f"--config={file}", "--epochs=2"]
+    assert run(words) == 0
+    assert run(["train", store, str(tmp_path / "b"), *QUICK]) == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("a", "b"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_config__settings_of_another_run_will_do(store, tmp_path):
+    assert run(["train", store, str(tmp_path / "a"), *QUICK]) == 0
+    settings = tmp_path / "a/settings.toml"
+    assert run(["train", store, str(tmp_path / "b"), f"--config={settings}"]) == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("a", "b"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"epoch = 3", r"run\.toml: no option is called 'epoch'; known: .*epochs"),
+        (b"[train]\nepochs = 3", r"run\.toml: no option is called 'train'"),
+        (b"epochs = ", r"run\.toml cannot be read: Invalid value"),
+        (b"\xff\xfe\x00", r"run\.toml cannot be read: 'utf-8' codec"),
+        (b"epochs = 2.5", r"run\.toml: epochs must be a whole number at least 1, got 2\.5"),
+        (b"memory = 2.5", r"run\.toml: memory must be a size"),
+        (b"scale = 2", r"run\.toml: scale must be text, got 2"),
+        (b"lift = true", r"run\.toml: lift must be text, got True"),
+        (b"max_vif = 'a'", r"run\.toml: max_vif must be a number above 0, got 'a'"),
+        (b"checkpoint_every = 1.5", r"run\.toml: checkpoint_every must be a time"),
+        (b"average = 1", r"run\.toml: average must be true or false, got 1"),
+    ],
+)
+def test_config__what_cannot_be_used_is_one_line_that_names_the_file(content, line, tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_bytes(content)
+    with pytest.raises(StreammimlError, match=line):
+        merged(None, file)
+
+
+# Dry runs.
+
+
+def test_dry_run__says_what_would_be_held_and_touches_nothing(store, tmp_path, capsys, monkeypatch):
+    def read(*_):
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr("streammiml.bags.store.BagStore.read", read)
+    assert run(["train", store, str(tmp_path / "run"), "--dry-run"]) == 0
+    out, err = said(capsys)
+    assert err == ""
+    assert not (tmp_path / "run").exists()
+    n_bags = [int(n) for n in re.findall(r"bags (?:to train on|held out) +(\d+)", out)]
+    assert sum(n_bags) == 300
+    assert re.search(r"variance inflation .* 1\.00", out)
+    assert re.search(r"memory, weights +\d", out)
+    assert re.search(r"memory, all +[\d.]+ MiB of 1 GiB", out)
+
+
+def test_dry_run__refuses_what_training_would_refuse(store, tmp_path, capsys):
+    line = refused(capsys, "train", store, tmp_path / "run", "--dry-run", "--memory=1MiB")
+    assert "more than --memory 1MiB" in line
+
+
+def test_help__names_every_option_with_its_words(capsys):
+    assert run(["train", "--help"]) == 0
+    out, _ = said(capsys)
+    for word in ("--shared-dim", "--no-average", "--checkpoint-every", "--dry-run", "--resume"):
+        assert word in out
+    assert "Passes over the training bags" in " ".join(out.replace("│", " ").split())
