@@ -129,7 +129,7 @@ def _right_keys(block: ScoredBlock) -> KeyCounts:
     inside = at < len(pairs)
     present = np.zeros(len(pairs), np.bool_)
     present[at[inside][pairs[at[inside]] == rows[inside]]] = True
-    right = np.bincount(bag_of[present & (keys == labels)], minlength=block.n_bags)
+    right = np.bincount(bag_of[keys == labels], minlength=block.n_bags)
     counted = np.bincount(bag_of[present], minlength=block.n_bags)
     unknown = int((present & (keys < 0)).sum())
     return KeyCounts(Ratio.of(right, counted), unknown, int((~known).sum()))

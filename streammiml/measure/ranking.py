@@ -67,8 +67,7 @@ def _precision_of_ranks(block: ScoredBlock) -> BagMean:
     """
     n_true, ranks = block.n_true, block.ranks
     sums = block.sum_by_bag(ranks.relevant / ranks.worst)
-    trivial = (n_true == 0) | (n_true == block.n_labels)
-    return BagMean.of(np.where(trivial, 1.0, sums / np.maximum(n_true, 1)))
+    return BagMean.of(np.where(n_true == 0, 1.0, sums / np.maximum(n_true, 1)))
 
 
 def _gain_at(block: ScoredBlock, k: int) -> BagMean:

@@ -213,7 +213,7 @@ def test_evaluate__names_a_bag_whose_score_is_no_number(tmp_path):
     block.rows[block.bag_offsets[7]] = 3e38
     bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
     message = f"^{re.escape(bags.name)}: bag 7 has a score that is no finite number"
-    for block_bytes in (1, 1 << 20):
+    for block_bytes in (1, 400, 600, 900, 1 << 20):
         with pytest.raises(StreammimlError, match=message):
             evaluate(MODEL, bags, block_bytes=block_bytes)
 

@@ -83,6 +83,12 @@ def test_standard_error__is_that_of_a_mean_over_bags():
         assert found.standard_error == pytest.approx(np.std(each, ddof=1) / 200**0.5, rel=1e-9)
 
 
+def test_standard_error__of_two_bags_is_half_their_difference():
+    two = block_of(np.array([[1, 0], [0, 1]]), np.array([[True, False], [True, False]]))
+    assert figure(ranking.ranking_loss, two).standard_error == 0.5
+    assert figure(ranking.one_error, two).standard_error == 0.5
+
+
 def test_standard_error__of_one_bag_is_unknown():
     one = block_of(np.array([[1, 0]]), np.array([[True, False]]))
     assert figure(ranking.ranking_loss, one).standard_error is None
