@@ -142,8 +142,10 @@ class Plan:
     def round_sizes(self, epoch: int) -> I64:
         """Bags of each round of an epoch."""
         sizes = np.zeros(self.n_blocks, np.int64)
-        for start in range(0, self.n_blocks, 65536):
-            positions = np.arange(start, min(start + 65536, self.n_blocks))
+        # About 65536 bags at a time: a run that resumes has no memory for all of them.
+        step = max(1, 65536 // self.block_bags)
+        for start in range(0, self.n_blocks, step):
+            positions = np.arange(start, min(start + step, self.n_blocks))
             first = self.blocks_at(epoch, positions) * self.block_bags
             bags = first[:, None] + np.arange(self.block_bags)
             where = np.broadcast_to(positions[:, None], bags.shape)[bags < self.n_bags]

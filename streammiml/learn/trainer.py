@@ -101,11 +101,12 @@ def prepare(store: Bags, config: TrainConfig) -> tuple[Budget, Holdout]:
     if config.validation:
         _check_ranked(store, holdout)
     longest, held_out = _longest_and_held_out(store, holdout)
+    lifted_row = row_bytes(store) + 8 if store.sparse else 4 * n_lifted
     fixed = {
         "weights": state_bytes(config, n_lifted, store.n_labels),
         # The frequencies, and the numbers from which they are made.
         "lift": 2 * 4 * store.n_features * lift.n_fourier,
-        "lifted bag": longest * (n_lifted if not store.sparse else 1) * 4 * config.threads,
+        "lifted bag": int(longest * lifted_row) * config.threads,
         "validation": int(held_out * row_bytes(store)) + SCORED_AT_ONCE * store.n_labels * 16,
     }
     return fit(store, config, fixed), holdout

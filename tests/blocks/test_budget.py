@@ -1,5 +1,6 @@
 """Memory: what is refused names the setting that fits, it does fit, and promises are kept."""
 
+import json
 import re
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_max_vif__that_mix_blocks_contradicts_is_refused_with_both_numbers():
 # What a process really holds.
 
 MEASURE = """
-import sys
+import json, sys
 from streammiml.config import TrainConfig
 from streammiml.learn.trainer import train
 
@@ -139,12 +140,13 @@ def peak():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10
 
-small, large, memory, *more = sys.argv[1:]
-more = dict(pair.split("=") for pair in more)
-how = dict(shared_dim=16, subconcepts=2, validate_every=2000, **more)
-train(small, TrainConfig(**how, max_steps=2500), run=sys.argv[2] + "-small")
+small, large, run, settings, steps = sys.argv[1:]
+usual = {"shared_dim": 16, "subconcepts": 2, "validate_every": 2000, "checkpoint_every": "1500"}
+train(small, TrainConfig(**usual, max_steps=2500))
+train(small, TrainConfig(**usual, max_steps=2500, lift="fourier:8,context"))
 before = peak()
-train(large, TrainConfig(**how, memory=memory, max_steps=6000), run=sys.argv[2] + "-run")
+config = TrainConfig(**{**usual, **json.loads(settings)}, max_steps=int(steps))
+train(large, config, run=run, resume=True)
 print(peak() - before)
 """
 
@@ -158,19 +160,29 @@ def random_store(path, n_bags, rows, n_features, seed=0):
     return path
 
 
-# Bags of 64 KiB, and so small ones that what is kept of each outweighs its rows.
+# Bags of 64 KiB, so small ones that what is kept of each outweighs its rows, and large models.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n_bags", "rows", "n_features", "memory"),
-    [(8000, 16, 1024, "128MiB"), (1_500_000, 1, 16, "128MiB"), (1_500_000, 1, 16, "256MiB")],
-    ids=["large", "small", "small in more"],
+    ("n_bags", "rows", "n_features", "settings"),
+    [
+        (8000, 16, 1024, {"memory": "128MiB"}),
+        (8000, 16, 1024, {"memory": "170MiB", "order": "full"}),
+        (1_500_000, 1, 16, {"memory": "64MiB"}),
+        (1_500_000, 1, 16, {"memory": "256MiB"}),
+        (2000, 2, 4096, {"memory": "160MiB", "shared_dim": 512}),
+        (2000, 2, 2000, {"memory": "160MiB", "lift": "fourier:5000"}),
+    ],
+    ids=["bags", "drawn", "small", "small in more", "model", "lift"],
 )
 def test_memory__a_process_grows_by_less_than_it_was_allowed(
-    n_bags, rows, n_features, memory, tmp_path
+    n_bags, rows, n_features, settings, tmp_path
 ):
-    small = random_store(tmp_path / "small.zarr", 300, rows, n_features)
+    small = random_store(tmp_path / "small.zarr", 300, rows, 16)
     large = random_store(tmp_path / "large.zarr", n_bags, rows, n_features)
-    words = [sys.executable, "-c", MEASURE, small, large, memory]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < parse_size(memory)
+    for steps in (4000, 6000):  # The second one loads a checkpoint.
+        words = [small, large, tmp_path / "run", json.dumps(settings), str(steps)]
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURE, *words], capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) < parse_size(settings["memory"])

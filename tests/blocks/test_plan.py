@@ -1,5 +1,7 @@
 """Order: every bag once an epoch, a function of numbers alone, mixed as well as stated."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,6 +88,15 @@ def test_plan__seed_and_epoch_change_the_order_and_nothing_else_does(order):
     assert first(1, 0) == first(1, 0)
     assert first(1, 0) != first(2, 0)
     assert first(1, 0) != first(1, 1)
+
+
+def test_locate__needs_little_memory_whatever_the_size_of_the_store():
+    plan = Plan(order="blocks", n_bags=3_000_000, seed=0, block_bags=1024, mix_blocks=512)
+    tracemalloc.start()
+    plan.locate(0, 2_999_999)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 << 20
 
 
 def variance_inflation(plan, epochs):
