@@ -49,5 +49,9 @@ class Team:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the threads go."""
         for inbox in self._inboxes:
             inbox.put(None)

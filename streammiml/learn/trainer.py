@@ -25,7 +25,7 @@ from streammiml.kernel.lift import lift_width
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
 from streammiml.kernel.score import Weights, score_block
 from streammiml.kernel.step import Settings
-from streammiml.kernel.sweep import Learner, SweepRoom, make_sweep_room, sweep
+from streammiml.kernel.sweep import Learner
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.run import SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
@@ -36,6 +36,7 @@ from streammiml.learn.state import (
     state_bytes,
     tally_of,
 )
+from streammiml.learn.sweeping import Sweeper
 from streammiml.model import LabelRule, LiftArrays, Model
 from streammiml.scoring import kernel_block
 
@@ -264,26 +265,26 @@ class _Training:
         )
         self._begun, self._begun_step, self._bytes = time.monotonic(), at.step, 0
         tally = tally_of(at)
-        room: SweepRoom | None = None
-        with Stream(
-            self._store,
-            self._plan,
-            epoch=at.epoch,
-            place=at.place,
-            read=self._read,
-            leave_out=self._holdout.chosen,
-        ) as stream:
+        with (
+            Stream(
+                self._store,
+                self._plan,
+                epoch=at.epoch,
+                place=at.place,
+                read=self._read,
+                leave_out=self._holdout.chosen,
+            ) as stream,
+            Sweeper(learner, config.threads) as sweeper,
+        ):
             self._stream = stream
             for batch in self._batches(stream):
-                block, done = kernel_block(batch.bags), 0
-                room = _room_for(room, learner, batch.bags)
+                done = 0
                 while done < len(batch.numbers):
                     if batch.epoch >= config.epochs:
                         at.epoch, at.place = batch.epoch, 0
                         return
                     many = min(len(batch.numbers) - done, self._until_event())
-                    visit = np.arange(done, done + many)
-                    wrong = sweep(block, visit, at.step, learner, room, tally)
+                    wrong = sweeper.sweep(batch.bags, done, done + many, at.step, tally)
                     if wrong >= 0:
                         raise StreammimlError(
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
@@ -474,18 +475,3 @@ class _Training:
             n_pairs=store.n_label_entries,
             n_unlabelled=unlabelled,
         )
-
-
-def _room_for(room: SweepRoom | None, learner: Learner, bags: BagBlock) -> SweepRoom:
-    """Room for the longest bag of a block, made anew only when it grows."""
-    longest = int(np.diff(bags.bag_offsets).max())
-    rows = bags.rows
-    if isinstance(rows, np.ndarray):
-        if room is not None and len(room.dense) >= longest:
-            return room
-        return make_sweep_room(learner.weights, learner.lift, longest)
-    most = int(np.diff(rows.offsets[bags.bag_offsets]).max())
-    fits = room is not None and len(room.sparse.offsets) > longest
-    if fits and room is not None and len(room.sparse.values) >= most + longest:
-        return room
-    return make_sweep_room(learner.weights, learner.lift, longest, most)
