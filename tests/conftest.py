@@ -1,5 +1,6 @@
 """Hypothesis profiles, and a tiny store in each backend."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ settings.register_profile(
     "quick", max_examples=25, deadline=None, derandomize=True, suppress_health_check=QUIET
 )
 settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=QUIET)
-settings.load_profile("quick")
+settings.load_profile("ci" if os.environ.get("STREAMMIML_THOROUGH") else "quick")
 
 
 @pytest.fixture(params=BACKENDS)

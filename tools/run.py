@@ -3,7 +3,7 @@
 Needs only Python 3.11 with pip and venv; imports nothing but the standard library.
 
     python3 tools/run.py demo [ARGS]     the demo
-    python3 tools/run.py test [ARGS]     the whole test suite, or what pytest's ARGS select
+    python3 tools/run.py test [ARGS]     the tests that are not slow, or what pytest's ARGS select
     python3 tools/run.py exec CMD ARGS   any command of the environment
 """
 

@@ -33,9 +33,10 @@ from streammiml.bags.layout import (
 )
 from streammiml.bags.parquet_rows import PartIndex
 from streammiml.bags.parts import AppendLog, block_arrays, load_arrays, save_arrays
-from streammiml.bags.place import LocalPlace, file_crc, sync_file
+from streammiml.bags.place import LocalPlace, file_crc, sync_file, sync_folder
 from streammiml.digest import U64, Fingerprint
 
+JOURNAL, SYNCED_JOURNAL = "journal", "journal.synced"
 Uploader = Callable[[str, Path], None]
 FileList = list[list[Any]]
 
@@ -104,6 +105,7 @@ class ZarrAssembly:
     def __init__(self, root: Path, logs: Path, spec: StoreSpec, upload: Uploader | None) -> None:
         self._root, self._logs, self._spec, self._upload = root, logs, spec, upload
         self._finishing = False
+        self._closed_some = False
         self._last_files: list[tuple[str, list[Any]]] = []
         self._sent: list[Path] = []
         self.next_part = 0
@@ -143,6 +145,7 @@ class ZarrAssembly:
         )
 
     def _closed(self, name: str, key: str, path: Path, size: int, crc: int) -> None:
+        self._closed_some = True
         if not self._finishing:
             self._files[name].append(json.dumps([key, size, crc]).encode() + b"\n")
         else:
@@ -165,8 +168,12 @@ class ZarrAssembly:
             self._tables[name].append(array.take_records())
         self.next_part += 1
 
-    def save(self, journal: Path) -> None:
-        """Write down how far it is; a kill loses nothing that was added before."""
+    def save(self, folder: Path) -> None:
+        """Write down how far it is; a kill loses nothing that was added before.
+
+        When a file was completed, which is synced, so is all that a second journal speaks of: a
+        power cut loses what came after it.
+        """
         states = {name: array.state() for name, array in self.arrays.items()}
         facts = {
             "next_part": self.next_part,
@@ -177,7 +184,21 @@ class ZarrAssembly:
             "files": {name: log.state() for name, log in self._files.items()},
         }
         rests = {name: np.frombuffer(rest, np.uint8) for name, (_, rest) in states.items()}
-        save_arrays(journal, rests, facts)
+        save_arrays(folder / JOURNAL, rests, facts)
+        if self._closed_some:
+            logs = [log.path for log in (*self._tables.values(), *self._files.values())]
+            current = [
+                array.file_at(numbers)[0]
+                for array, (numbers, _) in zip(self.arrays.values(), states.values(), strict=True)
+                if numbers["slots"]
+            ]
+            for path in (*logs, *current):
+                if path.exists():
+                    sync_file(path)
+            save_arrays(folder / SYNCED_JOURNAL, rests, facts)
+            sync_file(folder / SYNCED_JOURNAL)
+            sync_folder(folder)
+            self._closed_some = False
         for path in self._sent:
             path.unlink(missing_ok=True)
         self._sent.clear()

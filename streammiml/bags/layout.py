@@ -57,11 +57,21 @@ RECORD = np.dtype(
     ]
 )
 PAGE_RECORDS = 2048
+RECORD_LIMIT = 2**32 - 1
 
 
 def table_key(array: str) -> str:
     """Name of the file that holds an array's chunk records."""
     return f"{FOLDER}/chunks-{array}.bin"
+
+
+def refuse_huge(where: str, nbytes: int, elements: int, instead: str) -> None:
+    """Refuse a chunk that no record can describe; ``instead`` is what to write."""
+    for count, what in ((nbytes, "bytes"), (elements, "elements")):
+        if count > RECORD_LIMIT:
+            raise StoreError(
+                f"{where} has {count} {what}, more than {RECORD_LIMIT}; write {instead}"
+            )
 
 
 def array_names(*, sparse: bool, row_labels: bool, bag_ids: bool) -> list[str]:

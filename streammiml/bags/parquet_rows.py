@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.chunks import Decode, Record, fetch_checked
-from streammiml.bags.layout import RECORD, ROW_DTYPES, Manifest
+from streammiml.bags.layout import RECORD, ROW_DTYPES, Manifest, refuse_huge
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml.bags.place import LocalPlace, Place, file_crc
 from streammiml.errors import StoreError
@@ -45,6 +45,7 @@ COLUMNS = {
 """Arrays of a store, and the Parquet column that holds each."""
 ARRAYS = {column.split(".")[0]: name for name, column in COLUMNS.items()}
 COMMON = "_common_metadata"
+KEY = b"streammiml"
 
 Offsets = dict[str, NDArray[np.int64]]
 
@@ -67,7 +68,7 @@ class PartIndex:
 
 def part_key(number: int) -> str:
     """File of a part."""
-    return f"part-{number:05d}.parquet"
+    return f"part-{number:08d}.parquet"
 
 
 def _list(values: pa.DataType) -> pa.DataType:
@@ -190,6 +191,8 @@ def index_part(path: Path, groups: Iterable[BagBlock], offsets: Offsets) -> Part
             flat = _flat(block)
             for name, offset, size in _column_chunks(meta, number):
                 values, first = flat[name], done.get(name, 0)
+                where = f"{path}, row group {number}: {COLUMNS[name].split('.')[0]!r}"
+                refuse_huge(where, size, len(values), "smaller row groups, or a .zarr store")
                 file.seek(offset)
                 chunk = file.read(size)
                 ends = chunk.endswith(values.tobytes())
@@ -306,7 +309,7 @@ def flatten(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Values at the bottom of nested lists, or the bytes of strings, end to end."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    while _is_list(array.type):
         array = array.flatten()
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         array = array.cast(pa.binary())
@@ -344,15 +347,28 @@ def foreign_spec(place: LocalPlace) -> tuple[StoreSpec, list[str]]:
         raise StoreError(f"{where} has neither 'rows' nor 'columns' and 'values'")
     if "labels" not in names:
         raise StoreError(f"{where} has no column 'labels'")
-    common = place.path / COMMON
-    said = _said(_schema_of(common) if common.exists() else found, place)
+    common = foreign_common(place)
+    says = common is not None and KEY in (common.metadata or {})
+    said = _said(common if says else found, place)
     return _spec_from(found, said, sparse=sparse, where=where), keys
 
 
-def write_common(path: Path, spec: StoreSpec, said: dict[str, Any]) -> None:
-    """Write the schema alone, with what the store says of itself; part readers pass over it."""
-    text = json.dumps(said, sort_keys=True)
-    pq.write_metadata(schema(spec).with_metadata({"streammiml": text}), path)
+def foreign_common(place: LocalPlace) -> pa.Schema | None:
+    """The schema that stands in a folder's common metadata, if there is any."""
+    path = place.path / COMMON
+    return _schema_of(path) if path.exists() else None
+
+
+def write_common(
+    path: Path, spec: StoreSpec, said: dict[str, Any], kept: pa.Schema | None = None
+) -> None:
+    """Write the schema alone, with what the store says of itself; part readers pass over it.
+
+    ``kept`` is a schema that others wrote: its columns and its other keys stay.
+    """
+    base = schema(spec) if kept is None else kept
+    text = json.dumps(said, sort_keys=True).encode()
+    pq.write_metadata(base.with_metadata({**(base.metadata or {}), KEY: text}), path)
 
 
 def _schema_of(path: Path) -> pa.Schema:
@@ -365,7 +381,7 @@ def _schema_of(path: Path) -> pa.Schema:
 
 def _said(found: pa.Schema, place: Place) -> dict[str, Any]:
     try:
-        return dict(json.loads((found.metadata or {}).get(b"streammiml", b"{}")))
+        return dict(json.loads((found.metadata or {}).get(KEY, b"{}")))
     except (ValueError, TypeError):
         raise StoreError(f"{place.name}: the key 'streammiml' of the metadata is no JSON") from None
 
@@ -376,15 +392,12 @@ def _spec_from(
     column = "values" if sparse else "rows"
     leaf = found.field(column).type
     for _ in range(2):
-        if not (pa.types.is_list(leaf) or pa.types.is_large_list(leaf)):
+        if not _is_list(leaf):
             raise StoreError(
                 f"{where}: {column!r} is {found.field(column).type}, expected lists of lists"
             )
         leaf = leaf.value_type
-    try:
-        dtype = leaf.to_pandas_dtype()().dtype.name
-    except (NotImplementedError, TypeError):
-        dtype = str(leaf)
+    dtype = _type_name(leaf)
     if dtype not in ROW_DTYPES:
         raise StoreError(f"{where}: {column!r} holds {dtype}, expected {' or '.join(ROW_DTYPES)}")
     n_features = attributes.get("n_features")
@@ -405,6 +418,35 @@ def _spec_from(
     )
 
 
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _type_name(kind: pa.DataType) -> str:
+    """What numpy calls a type, where Arrow has another name for it."""
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    return names.get(str(kind), str(kind))
+
+
+def _shape(kind: pa.DataType) -> str:
+    """A column's type in words; whether lists and strings are large does not matter."""
+    lists = 0
+    while _is_list(kind):
+        kind, lists = kind.value_type, lists + 1
+    leaf = "string" if pa.types.is_large_string(kind) else _type_name(kind)
+    return ("list of " + "lists of " * (lists - 1) if lists else "") + leaf
+
+
+def _refuse_types(found: pa.Schema, spec: StoreSpec, where: str) -> None:
+    """Refuse a file whose columns are not of the types that the store has."""
+    for field in schema(spec):
+        if field.name not in found.names:
+            raise StoreError(f"{where} has no column {field.name!r}, which the first file has")
+        kind, expected = found.field(field.name).type, _shape(field.type)
+        if _shape(kind) != expected:
+            raise StoreError(f"{where}: {field.name!r} is {kind}, expected {expected}")
+
+
 def names_in(said: dict[str, Any], key: str) -> tuple[str, ...] | None:
     """Names that a store's description holds, or None."""
     names = said.get(key)
@@ -415,12 +457,8 @@ def foreign_blocks(path: Path, spec: StoreSpec) -> Iterator[BagBlock]:
     """The row groups of a file written by anyone, one block each, as they are."""
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
+        _refuse_types(file.schema_arrow, spec, str(path))
         wanted = schema(spec).names
-        missing = set(wanted) - set(file.schema_arrow.names)
-        if missing:
-            raise StoreError(
-                f"{path} has no column {sorted(missing)[0]!r}, which the first file has"
-            )
         for group in range(file.metadata.num_row_groups):
             table = file.read_row_group(group, columns=wanted, use_threads=False)
             yield _block(table, spec, f"{path}, row group {group}")

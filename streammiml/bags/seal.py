@@ -1,7 +1,8 @@
 """Sealing: a store that somebody else wrote gains its index, manifest and fingerprint.
 
 The data files are read and checked in full, and never touched; ``_streammiml`` appears by a
-rename when everything is in order.
+rename when everything is in order. A Parquet store's ``_common_metadata``, which has no bags,
+gains our key just before.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from streammiml.bags.assembly import (
 from streammiml.bags.audit import digests_of, scan_bags
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, clean
-from streammiml.bags.layout import FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, array_names
+from streammiml.bags.ids import refuse_twice
+from streammiml.bags.layout import (
+    FOLDER,
+    MANIFEST,
+    RECORD,
+    ArrayEntry,
+    Manifest,
+    array_names,
+    refuse_huge,
+)
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.place import SCHEMES, LocalPlace, file_crc, sync_file, sync_folder
 from streammiml.bags.store import BagStore, open_one
@@ -58,6 +68,8 @@ def seal(where: str | os.PathLike[str]) -> BagStore:
         for file in folder.iterdir():
             sync_file(file)
         sync_folder(folder)
+        if not is_zarr:
+            (beside / parquet_rows.COMMON).replace(path / parquet_rows.COMMON)
         folder.rename(path / FOLDER)
         sync_folder(path)
     except OSError as error:
@@ -114,6 +126,7 @@ def _records(
     place: LocalPlace, array: ForeignArray, files: dict[str, int]
 ) -> Iterator[tuple[int, int, int, int, int, int]]:
     for key, offset, size, first, count in array.chunks():
+        refuse_huge(f"{place.name}/{key}: a chunk", size, count, "smaller chunks")
         raw = memoryview(bytearray(size))
         place.read_into(key, offset, raw)
         yield first, offset, count, size, crc32c(raw), files.setdefault(key, len(files))
@@ -177,7 +190,7 @@ def _tally(store: BagStore, spec: StoreSpec, name: str) -> Tally:
             ids.append(id_hashes(names))
         _as_stored(block, spec, where)
         tally.add(digests_of(block), np.diff(block.bag_offsets), top_label(block), 0)
-    refuse_twice(ids, name)
+    _refuse_twice(ids, store)
     return tally
 
 
@@ -188,13 +201,10 @@ def _as_stored(block: BagBlock, spec: StoreSpec, where: str) -> None:
         raise StoreError(f"{where}: labels of a bag must be in rising order")
 
 
-def refuse_twice(hashes: list[NDArray[np.uint64]], name: str) -> None:
+def _refuse_twice(hashes: list[NDArray[np.uint64]], store: BagStore) -> None:
     """Refuse a store in which two bags have one id."""
     if hashes:
-        ordered = np.sort(np.concatenate(hashes))
-        n_same = int((np.diff(ordered) == 0).sum())
-        if n_same:
-            raise StoreError(f"{name}: {n_same} bag ids come twice")
+        refuse_twice(np.concatenate(hashes), lambda bag: store.bag_ids(bag, bag + 1)[0], store.name)
 
 
 def _seal_parquet(path: Path, scratch: Path) -> Manifest:
@@ -204,15 +214,18 @@ def _seal_parquet(path: Path, scratch: Path) -> Manifest:
     ids: list[NDArray[np.uint64]] = []
     for key in keys:
         _add_file(path / key, spec, assembly, ids)
-    refuse_twice(ids, str(path))
     if not assembly.tally.n_bags:
         raise StoreError(f"{path} holds no bags")
     known = spec.labels_known
     count = assembly.tally.top_label + 1 if known is None else known
-    assembled = assembly.finish(said_of(spec, count))
+    said = said_of(spec, count)
+    manifest = assembly.finish(said).manifest(spec, "parquet", count)
+    _refuse_twice(ids, BagStore(_Overlay(path, scratch), manifest))
     common = scratch / parquet_rows.COMMON
-    common.replace(path / parquet_rows.COMMON)
-    return assembled.manifest(spec, "parquet", count)
+    parquet_rows.write_common(common, spec, said, parquet_rows.foreign_common(place))
+    return replace(
+        manifest, metadata={**manifest.metadata, parquet_rows.COMMON: whole_file(common)}
+    )
 
 
 def _add_file(

@@ -26,7 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags import parquet_rows
-from streammiml.bags.assembly import Assembled, ParquetAssembly, ZarrAssembly, top_label
+from streammiml.bags.assembly import (
+    JOURNAL,
+    SYNCED_JOURNAL,
+    Assembled,
+    ParquetAssembly,
+    ZarrAssembly,
+    top_label,
+)
 from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, backend_of, clean
@@ -93,7 +100,8 @@ class BagWriter:
             if not begun.exists():
                 with _writing(name, folder):
                     # What lies here without it was being removed when a process was killed.
-                    (folder / "journal").unlink(missing_ok=True)
+                    for journal in (JOURNAL, SYNCED_JOURNAL):
+                        (folder / journal).unlink(missing_ok=True)
                     for sub in SUBFOLDERS:
                         shutil.rmtree(folder / sub, ignore_errors=True)
                     write_atomically(begun, wanted.encode())
@@ -145,9 +153,11 @@ class BagWriter:
             upload = self._put if self._remote else None
             return ZarrAssembly(self._root, self._staging / "logs", self.spec, upload)
 
-        assembly = make()
-        if assembly.restore(self._staging / "journal") and self._has_ids(assembly.next_part):
-            return assembly
+        # The second is a little older, and outlives a power cut.
+        for name in (JOURNAL, SYNCED_JOURNAL):
+            assembly = make()
+            if assembly.restore(self._staging / name) and self._has_ids(assembly.next_part):
+                return assembly
         for sub in ("store", "logs"):
             shutil.rmtree(self._staging / sub, ignore_errors=True)
             (self._staging / sub).mkdir()
@@ -158,7 +168,7 @@ class BagWriter:
 
     def has_part(self, number: int) -> bool:
         """Whether a part is written, whole."""
-        if self._assembly is not None and number < self._assembly.next_part:
+        if self.backend == "zarr" and number < self._absorbed():
             return True
         loaded = load_arrays(self._part(number))
         if loaded is None:
@@ -170,7 +180,14 @@ class BagWriter:
         return LocalPlace(self._root).size(parquet_rows.part_key(number)) == wanted
 
     def write_part(self, number: int, block: BagBlock) -> None:
-        """Write the bags of one part; parts are numbered from 0 and joined in that order."""
+        """Write the bags of one part; parts are numbered from 0 and joined in that order.
+
+        A part that is there already stays as it is, so a task that is run twice does no harm.
+        """
+        if number < 0:
+            raise StoreError(f"{self.destination}: parts are numbered from 0, got {number}")
+        if self.has_part(number):
+            return
         block, dropped = clean(block, self.spec, f"{self.destination}, part {number}")
         facts = {"dropped": dropped, "top_label": top_label(block) if len(block) else -1}
         with _writing(self.destination, self._staging):
@@ -181,12 +198,19 @@ class BagWriter:
             else:
                 save_arrays(self._part(number), block_arrays(block), facts)
 
+    def _absorbed(self) -> int:
+        """Parts that are in the arrays of a Zarr store; another process may have put them there."""
+        if self._assembly is not None:
+            return self._assembly.next_part
+        loaded = load_arrays(self._staging / JOURNAL)
+        return 0 if loaded is None else int(loaded[1]["next_part"])
+
     def _append(self, assembly: ZarrAssembly, block: BagBlock, dropped: int) -> None:
         # Until the part is in the journal a failure leaves arrays that do not match it.
         self._assembly = None
         self._log_ids(assembly, block)
         assembly.add(block, dropped)
-        assembly.save(self._staging / "journal")
+        assembly.save(self._staging)
         self._assembly = assembly
         self._absorb()
 
@@ -202,7 +226,7 @@ class BagWriter:
             block = block_from(arrays, self.spec.n_features)
             self._log_ids(assembly, block)
             assembly.add(block, facts["dropped"])
-            assembly.save(self._staging / "journal")
+            assembly.save(self._staging)
             self._assembly = assembly
             path.unlink()
 
@@ -216,6 +240,7 @@ class BagWriter:
             hashes = id_hashes(block.bag_ids)
             path = self._parts / f"ids-{assembly.next_part:08d}"
             path.write_bytes(hashes.tobytes())
+            sync_file(path)
 
     def _write_file(self, number: int, block: BagBlock, facts: dict[str, Any]) -> None:
         key = parquet_rows.part_key(number)
@@ -265,19 +290,29 @@ class BagWriter:
     def _absorb_all(self, n_parts: int) -> None:
         if self.backend == "zarr" and self._assembly is None:
             self._assembly = self._resumed_assembly()
-        with _writing(self.destination, self._staging):
-            self._absorb()
-        spooled = [int(path.name[5:]) + 1 for path in self._parts.glob("part-" + "[0-9]" * 8)]
-        found = max([0 if self._assembly is None else self._assembly.next_part, *spooled])
-        if found > n_parts:
-            raise StoreError(f"{self.destination} has {found} parts, told of {n_parts}")
-        missing = [n for n in range(n_parts) if not self.has_part(n)]
+        while True:
+            with _writing(self.destination, self._staging):
+                self._absorb()
+            missing = self._missing(n_parts)
+            # Another process may deliver a part right now: of a Zarr store only what is in the
+            # arrays counts.
+            if missing or self._assembly is None or self._assembly.next_part >= n_parts:
+                break
         if missing:
             some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise StoreError(
                 f"{self.destination} is unfinished: parts {some} of {n_parts} are missing; "
                 "run streammiml convert again to finish it"
             )
+
+    def _missing(self, n_parts: int) -> list[int]:
+        """Parts that are not there; more of them than were told of is an error."""
+        first = 0 if self._assembly is None else self._assembly.next_part
+        spooled = [int(path.name[5:]) + 1 for path in self._parts.glob("part-" + "[0-9]" * 8)]
+        found = max([first, *spooled])
+        if found > n_parts:
+            raise StoreError(f"{self.destination} has {found} parts, told of {n_parts}")
+        return [number for number in range(first, n_parts) if not self.has_part(number)]
 
     def _assembled(self, n_parts: int, spec: StoreSpec) -> Assembled:
         if self._assembly is not None:

@@ -24,6 +24,7 @@ U64 = NDArray[np.uint64]
 
 
 VIF_WINDOW = 256
+STRETCH_BAGS = 65536
 _FEISTEL_ROUNDS = 6
 
 
@@ -143,14 +144,16 @@ class Plan:
         """Bags of each round of an epoch."""
         sizes = np.zeros(self.n_blocks, np.int64)
         # About 65536 bags at a time: a run that resumes has no memory for all of them.
-        step = max(1, 65536 // self.block_bags)
+        step = max(1, STRETCH_BAGS // self.block_bags)
         for start in range(0, self.n_blocks, step):
             positions = np.arange(start, min(start + step, self.n_blocks))
             first = self.blocks_at(epoch, positions) * self.block_bags
             bags = first[:, None] + np.arange(self.block_bags)
             where = np.broadcast_to(positions[:, None], bags.shape)[bags < self.n_bags]
             rounds = self.rounds_of(epoch, where, bags[bags < self.n_bags])
-            sizes += np.bincount(rounds, minlength=self.n_blocks)
+            # They lie within a window behind the first position: adding to all would be quadratic.
+            counts = np.bincount((rounds - start) % self.n_blocks)
+            sizes[(start + np.arange(len(counts))) % self.n_blocks] += counts
         return sizes
 
     def locate(self, epoch: int, place: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class _Ahead(Generic[Item, Result]):
     def _full(self) -> bool:
         return self._taken - self._given >= self._depth
 
-    def take(self, deadline: float) -> tuple[bool, Result | None]:
+    def take(self, deadline: float | None) -> tuple[bool, Result | None]:
         """The next result, in order; False when there is none left."""
         begun = time.monotonic()
         with self._changed:
@@ -76,8 +76,8 @@ class _Ahead(Generic[Item, Result]):
                     raise StoreError("reading has been stopped")
                 if self._ended and self._given == self._taken:
                     return False, None
-                left = deadline - (time.monotonic() - begun)
-                if left <= 0:
+                left = None if deadline is None else deadline - (time.monotonic() - begun)
+                if left is not None and left <= 0:
                     raise StoreError(
                         f"a read did not come back within {deadline:g} s; "
                         "the disk or the network hangs"
@@ -117,7 +117,7 @@ class ReadAhead(Generic[Item, Result]):
         *,
         depth: int,
         threads: int = 1,
-        deadline: float = DEADLINE,
+        deadline: float | None = DEADLINE,
     ) -> None:
         self._shared = _Ahead(read, iter(wanted), max(1, depth))
         self._deadline = deadline
@@ -162,8 +162,11 @@ class ReadAhead(Generic[Item, Result]):
 
 
 def run_ahead(
-    results: Iterator[Result], *, depth: int, deadline: float = DEADLINE
+    results: Iterator[Result], *, depth: int, deadline: float | None = None
 ) -> ReadAhead[int, Result]:
-    """Run an iterator in a thread of its own, ``depth`` results ahead."""
+    """Run an iterator in a thread of its own, ``depth`` results ahead.
+
+    Without a deadline unless given: one that reads has its own, for each of its reads.
+    """
     # Not as what is wanted: that is asked for under the lock, and the consumer would wait with it.
     return ReadAhead(lambda _: next(results), count(), depth=depth, deadline=deadline)

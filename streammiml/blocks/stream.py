@@ -76,7 +76,7 @@ class Stream:
         self._closed = False
         self._kept: dict[int, BagBlock] = {}
         made = self._mixed(epoch, place) if plan.order == "blocks" else self._drawn(epoch, place)
-        self._ahead = run_ahead(made, depth=read.batches_ahead, deadline=read.deadline)
+        self._ahead = run_ahead(made, depth=read.batches_ahead)
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._ahead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ MOST_BAGS = 4096
 _KEY = 0x5EED_0F_BA65
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Holdout:
     """Bags whose hash falls below a limit; none for a share of 0."""
 
@@ -38,6 +39,11 @@ class Holdout:
     def chosen(self, bags: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these bags are held out."""
         return mixed(bags, _KEY) >> np.uint64(32) < np.uint64(self.limit)
+
+    @cached_property
+    def size(self) -> int:
+        """How many are held out; counted once, since every bag number must be looked at."""
+        return len(self.bags())
 
     def bags(self) -> NDArray[np.int64]:
         """All bags held out, in order."""

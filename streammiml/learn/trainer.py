@@ -333,7 +333,7 @@ class _Training:
 
     def _every(self) -> int:
         """Steps between looks at the held-out bags."""
-        return self._config.validate_every or max(1000, 8 * len(self._holdout.bags()))
+        return self._config.validate_every or max(1000, 8 * self._holdout.size)
 
     def _done(self) -> bool:
         at, config = self._state.at, self._config

@@ -93,8 +93,8 @@ def _say_budget(stores: list[str], settings: TrainConfig) -> None:
     store = open_store(stores)
     budget, holdout = prepare(store, settings)
     plan = budget.plan
-    print(f"bags to train on  {store.n_bags - len(holdout.bags()):,}")
-    print(f"bags held out     {len(holdout.bags()):,}")
+    print(f"bags to train on  {store.n_bags - holdout.size:,}")
+    print(f"bags held out     {holdout.size:,}")
     print(f"blocks            {plan.n_blocks:,} of {plan.block_bags} bags, {plan.window} mixed")
     print(f"variance inflation of label counts, at worst  {plan.vif:.2f}")
     for name, size in budget.held.items():

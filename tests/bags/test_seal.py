@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 import streammiml as sm
+from streammiml.bags import layout, parquet_rows
 from streammiml.bags import seal as seal_module
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
@@ -223,3 +224,196 @@ def test_seal__refuses_parquet_that_may_not_be_in_a_store(message, tmp_path):
         seal(tmp_path / "bad.parquet")
     assert not (tmp_path / "bad.parquet" / "_streammiml").exists()
     assert not (tmp_path / "bad.parquet" / "_streammiml.partial").exists()
+
+
+ROWS = pa.list_(pa.list_(pa.float32()))
+SPARSE = {
+    "labels": pa.array([[0], [1]], pa.list_(pa.int32())),
+    "columns": pa.array([[[1, 7]], [[], [0]]], pa.list_(pa.list_(pa.uint32()))),
+    "values": pa.array([[[0.5, 2]], [[], [3]]], ROWS),
+}
+PLAIN = {"compression": "none", "use_dictionary": False}
+OTHER_TYPES = {
+    "'labels' is list<element: int64>, expected list of int32": (
+        BAGS,
+        {"labels": pa.array([[2], [], [0, 1]])},
+    ),
+    "'labels' is int32, expected list of int32": (
+        BAGS,
+        {"labels": pa.array([2, 0, 1], pa.int32())},
+    ),
+    "'row_labels' is list<element: int64>, expected list of int32": (
+        BAGS,
+        {"row_labels": pa.array([[2], [0, 0], [0]])},
+    ),
+    "'columns' is list<element: list<element: int64>>, expected list of lists of uint32": (
+        SPARSE,
+        {"columns": pa.array([[[1, 7]], [[], [0]]])},
+    ),
+    "'bag_id' is int64, expected string": (BAGS, {"bag_id": pa.array([1, 2, 3])}),
+    "'rows' holds decimal128(3, 1), expected float32 or": (
+        BAGS,
+        {"rows": BAGS["rows"].cast(pa.list_(pa.list_(pa.decimal128(3, 1))))},
+    ),
+}
+
+
+@pytest.mark.parametrize("options", [PLAIN, {}], ids=["plain", "packed"])
+@pytest.mark.parametrize("message", OTHER_TYPES)
+def test_seal__parquet_columns_of_another_type_are_refused(message, options, tmp_path):
+    bags, changes = OTHER_TYPES[message]
+    parquet_folder(tmp_path / "t.parquet", {**bags, **changes}, {"n_features": 9}, **options)
+    with pytest.raises(StoreError, match=re.escape(f"t.parquet/a.parquet: {message}")):
+        seal(tmp_path / "t.parquet")
+
+
+@pytest.mark.parametrize("column", ["rows", "values", "labels", "bag_id"])
+def test_seal__every_parquet_file_must_have_the_types_of_the_first(column, tmp_path):
+    path, bags = tmp_path / "t.parquet", SPARSE if column == "values" else BAGS
+    parquet_folder(path, bags, {"n_features": 9 if column == "values" else 3}, **PLAIN)
+    wider = {
+        "rows": (pa.list_(pa.list_(pa.float64())), "list of lists of float32"),
+        "values": (pa.list_(pa.list_(pa.float64())), "list of lists of float32"),
+        "labels": (pa.list_(pa.uint32()), "list of int32"),
+        "bag_id": (pa.binary(), "string"),
+    }
+    kind, expected = wider[column]
+    other = {**bags, column: bags[column].cast(kind)}
+    pq.write_table(pa.table(other), path / "b.parquet", **PLAIN)
+    found = str(pq.read_schema(path / "b.parquet").field(column).type)
+    message = f"{path}/b.parquet: {column!r} is {found}, expected {expected}"
+    with pytest.raises(StoreError, match=re.escape(message)):
+        seal(path)
+    assert not (path / "_streammiml").exists()
+
+
+def test_seal__parquet_lists_and_names_may_be_large(tmp_path):
+    large = {
+        **BAGS,
+        "labels": BAGS["labels"].cast(pa.large_list(pa.int32())),
+        "rows": BAGS["rows"].cast(pa.large_list(pa.large_list(pa.float32()))),
+        "bag_id": BAGS["bag_id"].cast(pa.large_string()),
+    }
+    parquet_folder(tmp_path / "l.parquet", large, {"n_features": 3})
+    store = seal(tmp_path / "l.parquet")
+    assert (store.check(), store.bag_ids(1, 3)) == ([], ["b", "c"])
+    np.testing.assert_array_equal(store.read(0, 3).rows, np.arange(12).reshape(4, 3))
+    np.testing.assert_array_equal(store.read(0, 3).label_indices, [2, 0, 1])
+
+
+def common_metadata(path, schema, **keys):
+    pq.write_metadata(schema.with_metadata(keys), path / "_common_metadata")
+
+
+def test_seal__common_metadata_without_our_key_leaves_it_to_the_first_file(tmp_path):
+    path = tmp_path / "c.parquet"
+    parquet_folder(path, BAGS, {"n_features": 3, "label_names": ["x", "y", "z"]})
+    common_metadata(path, pa.table(BAGS).schema, theirs="kept")
+    assert seal(path).label_names == ["x", "y", "z"]
+
+
+def test_seal__common_metadata_goes_before_the_first_file(tmp_path):
+    path = tmp_path / "c.parquet"
+    parquet_folder(path, BAGS, {"n_features": 3, "label_names": ["x", "y", "z"]})
+    said = json.dumps({"n_features": 3, "n_labels": 5})
+    common_metadata(path, pa.table(BAGS).schema, streammiml=said)
+    store = seal(path)
+    assert (store.label_names, store.n_labels) == (None, 5)
+
+
+def test_seal__common_metadata_keeps_the_keys_and_columns_of_others(tmp_path):
+    path = tmp_path / "c.parquet"
+    parquet_folder(path, BAGS, {"n_features": 3})
+    common_metadata(path, pa.table(BAGS).schema, theirs="kept")
+    store = seal(path)
+    found = pq.read_schema(path / "_common_metadata")
+    assert found.metadata[b"theirs"] == b"kept"
+    assert json.loads(found.metadata[b"streammiml"]) == {"n_features": 3, "n_labels": 3}
+    assert found.names == list(BAGS)
+    assert store.check() == []
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_seal__common_metadata_is_written_only_at_the_end(there, tmp_path, monkeypatch):
+    path = tmp_path / "c.parquet"
+    parquet_folder(path, BAGS, {"n_features": 3})
+    if there:
+        common_metadata(path, pa.table(BAGS).schema, theirs="kept")
+    files = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(seal_module, "sync_folder", full)
+    with pytest.raises(StoreError, match="No space left"):
+        seal(path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == files
+
+
+def test_part_key__sorts_by_number():
+    keys = [parquet_rows.part_key(number) for number in (0, 99_999, 100_000, 10_000_000)]
+    assert keys == sorted(keys)
+    assert "mine.parquet/" + keys[0] in FORMAT.read_text()
+
+
+@pytest.mark.parametrize("limit", ["bytes", "elements"])
+def test_seal__column_chunks_that_no_record_can_hold_are_refused(limit, tmp_path, monkeypatch):
+    rows = pa.array([[[0.0]] * 300], ROWS)
+    bags = {"labels": pa.array([[0]], pa.list_(pa.int32())), "rows": rows}
+    options = PLAIN if limit == "bytes" else {}
+    parquet_folder(tmp_path / "b.parquet", bags, {"n_features": 1}, **options)
+    assert np.iinfo(layout.RECORD["nbytes"]).max == layout.RECORD_LIMIT
+    monkeypatch.setattr(layout, "RECORD_LIMIT", 1000 if limit == "bytes" else 299)
+    message = rf"a\.parquet, row group 0: 'rows' has \d+ {limit}, more than .* \.zarr store"
+    with pytest.raises(StoreError, match=message):
+        seal(tmp_path / "b.parquet")
+
+
+def test_seal__zarr_chunks_that_no_record_can_hold_are_refused(tmp_path, monkeypatch):
+    zarr_group(tmp_path / "b.zarr", dense_arrays(), {"n_labels": 3})
+    monkeypatch.setattr(layout, "RECORD_LIMIT", 31)
+    with pytest.raises(StoreError, match=r"rows/c/0/0: a chunk has 32 bytes, .* smaller chunks"):
+        seal(tmp_path / "b.zarr")
+
+
+def named_store(tmp_path, kind, ids):
+    path = tmp_path / f"ids.{kind}"
+    if kind == "parquet":
+        parquet_folder(path, {**BAGS, "bag_id": pa.array(ids[:3])}, {"n_features": 3})
+        table = pa.table({**BAGS, "bag_id": pa.array(ids[3:])})
+        pq.write_table(table, path / "b.parquet", row_group_size=1)
+        return path
+    arrays = {
+        "bag_offsets": np.arange(7),
+        "label_offsets": np.zeros(7, "int64"),
+        "label_indices": np.zeros(0, "int32"),
+        "rows": np.ones((6, 3), "float32"),
+        "bag_id_offsets": np.cumsum([0, *(len(name.encode()) for name in ids)]),
+        "bag_id_bytes": np.frombuffer("".join(ids).encode(), np.uint8),
+    }
+    zarr_group(path, arrays, {"n_labels": 1})
+    return path
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet"])
+def test_seal__ids_that_come_twice_are_named(kind, tmp_path):
+    path = named_store(tmp_path, kind, ["a", "é", "c", "d", "c", "é"])
+    message = r"2 bag ids come twice, the first is 'c' \(bags 2 and 4\)"
+    with pytest.raises(StoreError, match=message):
+        seal(path)
+    assert not (path / "_streammiml").exists()
+    assert not (path / "_common_metadata").exists()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet"])
+def test_seal__ids_whose_hashes_are_the_same_are_told_apart(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        seal_module, "id_hashes", lambda names: np.array([len(name) for name in names], np.uint64)
+    )
+    ids = ["a", "b", "cc", "dd", "e", "f"]
+    store = seal(named_store(tmp_path, kind, ids))
+    assert store.bag_ids(0, 6) == ids
+    (tmp_path / "other").mkdir()
+    path = named_store(tmp_path / "other", kind, ["a", "b", "cc", "dd", "e", "b"])
+    with pytest.raises(StoreError, match=r"come twice, the first is 'b' \(bags 1 and 5\)"):
+        seal(path)

@@ -331,14 +331,14 @@ def test_footers_beyond_the_first__are_checked_at_their_first_use(tmp_path, monk
     parts = [block.slice(i, i + 1) for i in range(12)]
     path = tmp_path / "x.parquet"
     store = write_parts(path, spec, parts)
-    offset, _, _ = store.manifest.metadata["part-00007.parquet"]
-    with (path / "part-00007.parquet").open("r+b") as file:
+    offset, _, _ = store.manifest.metadata["part-00000007.parquet"]
+    with (path / "part-00000007.parquet").open("r+b") as file:
         file.seek(offset + 3)
         file.write(b"\xff")
-    with pytest.raises(StoreError, match=r"part-00007.parquet is damaged or was edited"):
+    with pytest.raises(StoreError, match=r"part-00000007.parquet is damaged or was edited"):
         sm.open_store(path)
     monkeypatch.setattr(module, "CHECKED_AT_OPEN", 2)
     store = sm.open_store(path)
     assert_same(store.read(0, 7), block.slice(0, 7))
-    with pytest.raises(StoreError, match=r"part-00007.parquet is damaged or was edited"):
+    with pytest.raises(StoreError, match=r"part-00000007.parquet is damaged or was edited"):
         store.read(7, 8)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streammiml as sm
+from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.layout import MANIFEST
 from streammiml.bags.store import staging_of
@@ -135,7 +136,7 @@ def test_sparse_store__takes_billions_of_features(backend, tmp_path):
     assert store.check() == []
 
 
-def test_part_written_again__replaces_the_first(backend, tmp_path):
+def test_part_written_again__stays_as_it_is(backend, tmp_path):
     one, other = made_block(seed=1), made_block(seed=2)
     path = tmp_path / f"x.{backend}"
     with BagWriter.begin(path, made_spec()) as writer:
@@ -143,8 +144,8 @@ def test_part_written_again__replaces_the_first(backend, tmp_path):
         writer.write_part(1, replace(other, bag_ids=[f"other-{i}" for i in range(12)]))
         writer.write_part(0, one)
         store = writer.finish(2)
-    assert_same(store.read(12, 24), other)
-    assert store.bag_ids(12, 13) == ["other-0"]
+    assert_same(store.read(12, 24), one)
+    assert store.bag_ids(12, 13) == ["one-0"]
     assert store.check() == []
 
 
@@ -210,9 +211,9 @@ def test_writer__goes_on_after_a_refusal(writer):
         writer.finish(2)
     with pytest.raises(StoreError, match=r"2 label names were given|there are 2 names"):
         writer.finish(2, label_names=("a", "b"))
-    if writer.backend == "parquet":
-        writer.write_part(1, other)
-        assert writer.finish(2).check() == []
+    writer.write_part(2, other)
+    with pytest.raises(StoreError, match=r"4 bag ids come twice"):
+        writer.finish(3)
 
 
 def test_finish_again__after_an_error_gives_the_whole_store(backend, tmp_path):
@@ -335,3 +336,68 @@ def test_chunk_size__bounds_what_one_read_fetches(tmp_path):
     assert set(found) == {120}
     assert (tmp_path / "x.zarr" / MANIFEST).exists()
     assert StoreSpec(n_features=3).chunk_bytes == 256 << 10
+
+
+def test_finish__waits_for_no_one_and_loses_no_part_that_comes_meanwhile(tmp_path, monkeypatch):
+    """A joiner delivers the last part right after the others were taken in."""
+    block = made_block()
+    parts = [block.slice(0, 3), block.slice(3, 5), block.slice(5, len(block))]
+    path = tmp_path / "s.zarr"
+    with BagWriter.begin(path, made_spec()) as writer:
+        joiner = BagWriter.join(path)
+        for number in (0, 1):
+            writer.write_part(number, parts[number])
+        absorb, late = writer._absorb, [True]
+
+        def absorb_then_deliver():
+            absorb()
+            if late:
+                late.clear()
+                joiner.write_part(2, parts[2])
+
+        monkeypatch.setattr(writer, "_absorb", absorb_then_deliver)
+        assert writer.finish(3).n_bags == len(block)
+
+
+def test_has_part__is_known_to_those_who_join_and_parts_stay_as_they_are(tmp_path, backend):
+    block = made_block()
+    path = tmp_path / f"s.{backend}"
+    with BagWriter.begin(path, made_spec()) as writer:
+        writer.write_part(0, block.slice(0, 3))
+        joiner = BagWriter.join(path)
+        assert joiner.has_part(0)
+        assert not joiner.has_part(1)
+        joiner.write_part(0, block.slice(3, 6))
+        writer.write_part(0, block.slice(3, 6))
+        assert writer.finish(1).bag_ids(0, 3) == block.bag_ids[:3]
+
+
+def test_write_part__numbers_below_zero_are_refused(tmp_path, backend):
+    with (
+        BagWriter.begin(tmp_path / f"s.{backend}", made_spec()) as writer,
+        pytest.raises(StoreError, match="parts are numbered from 0, got -1"),
+    ):
+        writer.write_part(-1, made_block())
+
+
+def test_begin__a_torn_journal_costs_what_came_after_the_synced_one(tmp_path):
+    """As a power cut may leave it: shards that were closed are kept."""
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(40)]
+    blocks = [BagBlock.from_bags(rows[i : i + 10], [[0]] * 10) for i in range(0, 40, 10)]
+    path = tmp_path / "s.zarr"
+    spec = StoreSpec(n_features=6, chunk_bytes=48)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streammiml.bags.zarr_writing.SHARD_BYTES", 1500)
+        with BagWriter.begin(path, spec) as writer:
+            for number in (0, 1, 2):
+                writer.write_part(number, blocks[number])
+        journal = tmp_path / ".s.zarr.partial" / "journal"
+        journal.write_bytes(journal.read_bytes()[:-1])
+        with BagWriter.begin(path, spec) as writer:
+            kept = [number for number in range(4) if writer.has_part(number)]
+            assert kept
+            for number in range(4):
+                writer.write_part(number, blocks[number])
+            store = writer.finish(4)
+    np.testing.assert_array_equal(store.read(0, 40).rows, np.concatenate(rows))

@@ -132,3 +132,13 @@ def test_plan__a_window_of_all_blocks_is_a_full_shuffle():
 def test_plan__unknown_order_names_the_known():
     with pytest.raises(StreammimlError, match="known: blocks, full, uniform"):
         Plan(order="sorted", n_bags=3, seed=0)
+
+
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 60))
+def test_round_sizes__do_not_depend_on_how_the_epoch_is_cut(n_bags, block_bags, mix_blocks):
+    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks)
+    with pytest.MonkeyPatch.context() as patch:
+        whole = plan.round_sizes(2)
+        patch.setattr("streammiml.blocks.plan.STRETCH_BAGS", 3 * block_bags)
+        np.testing.assert_array_equal(plan.round_sizes(2), whole)
+    assert whole.sum() == n_bags

@@ -187,3 +187,16 @@ def test_stream__closing_it_anywhere_lets_every_thread_go(order, mix_blocks, sto
 
 def readers():
     return [thread for thread in threading.enumerate() if thread.name.startswith("reader-")]
+
+
+def test_stream__the_deadline_is_that_of_one_read_not_of_filling_the_window(store, monkeypatch):
+    real = store.read
+
+    def slow(start, stop):
+        time.sleep(0.02)
+        return real(start, stop)
+
+    monkeypatch.setattr(store, "read", slow)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
+    with Stream(store, plan, read=ReadSettings(threads=1, deadline=0.5)) as stream:
+        assert next(iter(stream)).epoch == 0

@@ -22,7 +22,7 @@ BLOCK = made_block()
 SECONDS = 1.5
 # Two cores, shared: what may come on top of the deadline.
 GRACE = 1.5
-DATA = {"zarr": "rows/c/0/0", "parquet": "part-00000.parquet"}
+DATA = {"zarr": "rows/c/0/0", "parquet": "part-00000000.parquet"}
 KINDS = ("503", "500", "404", "reset", "cut", "short", "flip")
 REST = [("zarr", key) for key in (MANIFEST, "c.zarr/zarr.json", "chunks-rows.bin")]
 REST += [("parquet", "_streammiml/bag_offsets.bin")]

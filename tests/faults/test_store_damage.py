@@ -415,7 +415,7 @@ def test_edited_zarr_json__is_refused_at_open(tmp_path):
 def test_edited_footer__is_refused_at_open(tmp_path):
     copy = tmp_path / "x.parquet"
     make(copy, "dense", "none")
-    key = "part-00001.parquet"
+    key = "part-00000001.parquet"
     raw = (copy / key).read_bytes()
     start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
     for at in range(start, len(raw), 7):

@@ -582,7 +582,7 @@ def test_leftovers__of_other_processes_are_ignored_and_cleaned_at_the_end(backen
     with fresh(backend) as path:
         staging = interrupted(path)
         (staging / "parts" / "part-00000003.99.partial").write_bytes(b"torn")
-        (staging / "parts" / "part-00003.parquet.99.partial").write_bytes(b"torn")
+        (staging / "parts" / "part-00000003.parquet.99.partial").write_bytes(b"torn")
         (staging / "parts" / "part-00000003").write_bytes(b"torn by a power cut")
         (staging / "journal.99.partial").write_bytes(b"torn")
         go_on(path, "dense", undisturbed[backend, "dense"])
