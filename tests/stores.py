@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 
-from streammiml.bags import appending, assembly, chunks, parquet_rows, zarr_writing
+from streammiml.bags import appending, assembly, parquet_rows, zarr_writing
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.offsets import from_sizes
@@ -51,7 +51,6 @@ def sizes(
             (zarr_writing, "SHARD_BYTES", shard),
             (parquet_rows, "GROUP_BYTES", group),
             (appending, "PAGE_RECORDS", page),
-            (chunks, "PAGE_RECORDS", page),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield

@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from streammiml.bags.layout import PAGE_RECORDS, RECORD, ArrayEntry, table_key
+from streammiml.bags.layout import RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable
 from streammiml.errors import StoreError
 
@@ -37,6 +38,7 @@ Decode = Callable[[memoryview, Record, NDArray[Any]], None]
 
 TABLE_PAGES = 128
 CACHED_CHUNKS = 256
+_WHERE = ("file", "offset", "nbytes")
 
 
 def damaged(place: Place, key: str, what: str) -> StoreError:
@@ -94,6 +96,7 @@ class ChunkTable:
     def __init__(self, place: Place, name: str, entry: ArrayEntry) -> None:
         self._place, self._key, self._pages = place, table_key(name), entry.pages
         self._firsts = [first for _, first, _ in entry.pages]
+        self._starts = [0, *accumulate(n_records for _, _, n_records in entry.pages)]
         self.page = lru_cache(TABLE_PAGES)(self._read_page)
 
     def __len__(self) -> int:
@@ -107,22 +110,23 @@ class ChunkTable:
         def check() -> str:
             return "" if crc32c(raw) == crc else f"is damaged: page {number} fails its checksum"
 
-        fetch(
-            self._place, self._key, number * PAGE_RECORDS * RECORD.itemsize, memoryview(raw), check
-        )
+        start = self._starts[number] * RECORD.itemsize
+        fetch(self._place, self._key, start, memoryview(raw), check)
         records = np.frombuffer(raw, RECORD)
         return np.ascontiguousarray(records["first"]), records
 
-    def covering(self, start: int, stop: int) -> list[Record]:
-        """Records of the chunks that hold elements ``start`` to ``stop``; at least one element."""
+    def parts(self, start: int, stop: int) -> Iterator[NDArray[np.void]]:
+        """Records of the chunks that hold elements ``start`` to ``stop``, page by page."""
         first = bisect_right(self._firsts, start) - 1
         last = bisect_right(self._firsts, stop - 1, first) - 1
-        found: list[Record] = []
         for number in range(first, last + 1):
             firsts, records = self.page(number)
             begin = int(firsts.searchsorted(start, "right")) - 1 if number == first else 0
-            found += map(Record._make, records[begin : int(firsts.searchsorted(stop))].tolist())
-        return found
+            yield records[begin : int(firsts.searchsorted(stop))]
+
+    def covering(self, start: int, stop: int) -> list[Record]:
+        """Records of the chunks that hold elements ``start`` to ``stop``; at least one element."""
+        return [Record._make(each) for part in self.parts(start, stop) for each in part.tolist()]
 
 
 class VerifiedArray:
@@ -143,11 +147,11 @@ class VerifiedArray:
         """Elements ``start`` to ``stop``, (n,) or, for rows, (n, width)."""
         if start >= stop:
             return self._shaped(np.empty(0, self.dtype))
+        if self.entry.coding == "raw":
+            return self._read_raw(start, stop)
         records = self.table.covering(start, stop)
         first = records[0].first
-        if self.entry.coding == "raw":
-            flat = self._read_raw(records).view(self.dtype)
-        elif self.entry.coding == "tail" and isinstance(self._place, LocalPlace):
+        if self.entry.coding == "tail" and isinstance(self._place, LocalPlace):
             flat = self._read_tails(records)
         else:
             flat = self._read_coded(records)
@@ -157,15 +161,22 @@ class VerifiedArray:
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat
 
-    def _read_raw(self, records: list[Record]) -> NDArray[np.uint8]:
-        """Bytes of chunks whose bytes are their values."""
-        out = np.empty(sum(record.nbytes for record in records), np.uint8)
+    def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
+        """Elements of chunks whose bytes are their values."""
+        parts = list(self.table.parts(start, stop))
+        records = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        sizes, crcs, offsets = (records[name].tolist() for name in ("nbytes", "crc", "offset"))
+        out = np.empty(sum(sizes), np.uint8)
         whole, at = out.data, 0
-        for run in _end_to_end(records):
-            size = run[-1].offset + run[-1].nbytes - run[0].offset
-            self._fetch_run(run, whole[at : at + size])
+        files = records["file"].tolist()
+        for i, j in _runs(files, offsets, sizes):
+            size = offsets[j - 1] + sizes[j - 1] - offsets[i]
+            place = (self._files[files[i]][0], offsets[i])
+            self._fetch_run(place, sizes[i:j], crcs[i:j], whole[at : at + size])
             at += size
-        return out
+        first, width = int(records["first"][0]), self.entry.width
+        flat = out.view(self.dtype)[(start - first) * width : (stop - first) * width]
+        return self._shaped(flat)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
         """Values that end the bytes of their chunks, fetched straight to where they go.
@@ -199,28 +210,33 @@ class VerifiedArray:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         width, done = self.entry.width, 0
         out = np.empty(sum(record.elements for record in records) * width, self.dtype)
-        for run in _end_to_end(records):
-            begin = run[0].offset
-            raw = np.empty(run[-1].offset + run[-1].nbytes - begin, np.uint8).data
-            self._fetch_run(run, raw)
-            for record in run:
+        files, offsets, sizes = ([getattr(r, of) for r in records] for of in _WHERE)
+        for i, j in _runs(files, offsets, sizes):
+            begin = offsets[i]
+            raw = np.empty(offsets[j - 1] + sizes[j - 1] - begin, np.uint8).data
+            crcs = [record.crc for record in records[i:j]]
+            self._fetch_run((self._files[files[i]][0], begin), sizes[i:j], crcs, raw)
+            for record in records[i:j]:
                 at, end = record.offset - begin, done + record.elements * width
                 self._decode(raw[at : at + record.nbytes], record, out[done:end])
                 done = end
         return out
 
-    def _fetch_run(self, run: list[Record], buffer: memoryview) -> None:
-        """Fetch chunks that lie end to end in one file by one read, and check each of them."""
-        begin = run[0].offset
+    def _fetch_run(
+        self, where: tuple[str, int], sizes: list[int], crcs: list[int], buffer: memoryview
+    ) -> None:
+        """Fetch chunks that lie end to end from a place of a file on, and check each of them."""
+        key, offset = where
 
         def check() -> str:
-            for record in run:
-                at = record.offset - begin
-                if crc32c(buffer[at : at + record.nbytes]) != record.crc:
-                    return self._wrong(record)
+            at = 0
+            for size, crc in zip(sizes, crcs, strict=True):
+                if crc32c(buffer[at : at + size]) != crc:
+                    return f"is damaged: {self.name} at byte {offset + at} fails its checksum"
+                at += size
             return ""
 
-        fetch(self._place, self._files[run[0].file][0], begin, buffer, check)
+        fetch(self._place, key, offset, buffer, check)
 
 
 class CachedArray(VerifiedArray):
@@ -266,12 +282,15 @@ class CachedArray(VerifiedArray):
         return whole
 
 
-def _end_to_end(records: list[Record]) -> Iterator[list[Record]]:
-    """Split records where the next chunk is in another file, or not right behind the last."""
+def _runs(files: list[int], offsets: list[int], sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of chunks that are in one file, each right behind the last."""
+    last = len(files) - 1
+    if files[0] == files[last] and offsets[last] - offsets[0] == sum(sizes) - sizes[last]:
+        yield 0, last + 1
+        return
     begin = 0
-    for i in range(1, len(records)):
-        last, here = records[i - 1], records[i]
-        if here.file != last.file or here.offset != last.offset + last.nbytes:
-            yield records[begin:i]
+    for i in range(1, last + 1):
+        if files[i] != files[i - 1] or offsets[i] != offsets[i - 1] + sizes[i - 1]:
+            yield begin, i
             begin = i
-    yield records[begin:]
+    yield begin, last + 1

@@ -37,6 +37,7 @@ from streammiml.bags.assembly import (
 from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, backend_of, clean
+from streammiml.bags.ids import refuse_twice
 from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, RECORD, Manifest
 from streammiml.bags.parts import Lock, block_arrays, block_from, load_arrays, save_arrays
 from streammiml.bags.place import (
@@ -332,18 +333,8 @@ class BagWriter:
         if not self.spec.bag_ids:
             return
         hashes = np.concatenate([self._ids_of(number) for number in range(n_parts)])
-        order = np.argsort(hashes, kind="stable")
-        same = np.flatnonzero(np.diff(hashes[order]) == 0)
-        if not len(same):
-            return
-        first, second = sorted(order[same[0] : same[0] + 2].tolist())
         store = BagStore(LocalPlace(self._root) if not self._remote else self._place, manifest)
-        name = store.bag_ids(first, first + 1)[0]
-        if name == store.bag_ids(second, second + 1)[0]:
-            raise StoreError(
-                f"{self.destination}: {len(same)} bag ids come twice, the first is {name!r} "
-                f"(bags {first} and {second})"
-            )
+        refuse_twice(hashes, lambda bag: store.bag_ids(bag, bag + 1)[0], self.destination)
 
     def _ids_of(self, number: int) -> NDArray[np.uint64]:
         if self.backend == "zarr":

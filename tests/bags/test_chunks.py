@@ -189,7 +189,7 @@ def test_fault_that_stays__names_the_file(array):
     with pytest.raises(StoreError, match=r"/c/1 cannot be read: Input/output error; restore the"):
         numbers.read(8, 12)
     place.faults = ["flip", "flip"]
-    with pytest.raises(StoreError, match=r"/c/1 is damaged: x from element 12 on fails its check"):
+    with pytest.raises(StoreError, match=r"/c/1 is damaged: x at byte 32 fails its checksum"):
         numbers.read(12, 16)
 
 
