@@ -171,14 +171,11 @@ def gemm_seconds() -> float:
 
 
 def of_gemm(sample: Callable[[], float], rounds: int) -> tuple[float, float]:
-    """Best rate of ``sample`` over the best of a product; GFLOP/s of the product."""
+    """Rate of ``sample`` over that of a product, median of pairs; GFLOP/s of the best product."""
     sample()
-    ours = product = 0.0
-    for turn in range(rounds):
-        if turn % 4 == 0:
-            product = max(product, 2 * 1024**3 / gemm_seconds())
-        ours = max(ours, sample())
-    return round(ours / product, 3), round(product / 1e9, 1)
+    pairs = [(sample(), 2 * 1024**3 / gemm_seconds()) for _ in range(rounds)]
+    share = float(np.median([ours / product for ours, product in pairs]))
+    return round(share, 3), round(max(product for _, product in pairs) / 1e9, 1)
 
 
 @numba.njit
