@@ -130,9 +130,13 @@ def project_dense(rows: F32, shared: F32, out: F32) -> None:
     for start in range(0, n_features, FEATURES_AT_ONCE):
         stop = min(n_features, start + FEATURES_AT_ONCE)
         column = 0
-        # Three vectors wide, but two at the end where one would be left over.
+        # Three vectors wide, but two at the end where one would be left over. Tiles of few sums
+        # wait for the adder, so four rows are taken at once where that leaves no narrow tile.
         while width - column > 32 or width - column == 24:
             row = 0
+            while n - row >= 8 and (n - row) % 3 == 2:
+                project_tile(rows, row, shared, start, stop, column, out, 4, 3)
+                row += 4
             while n - row > 4 or n - row == 3:
                 project_tile(rows, row, shared, start, stop, column, out, 3, 3)
                 row += 3
@@ -145,13 +149,15 @@ def project_dense(rows: F32, shared: F32, out: F32) -> None:
             column += 24
         while width - column >= 16:
             row = 0
-            while n - row > 5 or n - row == 3:
+            while n - row > 5 or n - row == 4:
+                project_tile(rows, row, shared, start, stop, column, out, 4, 2)
+                row += 4
+            if n - row == 3 or n - row == 5:
                 project_tile(rows, row, shared, start, stop, column, out, 3, 2)
                 row += 3
-            while n - row >= 2:
+            if n - row == 2:
                 project_tile(rows, row, shared, start, stop, column, out, 2, 2)
-                row += 2
-            if n - row == 1:
+            elif n - row == 1:
                 project_tile(rows, row, shared, start, stop, column, out, 1, 2)
             column += 16
         if column < width:
