@@ -396,7 +396,7 @@ def test_store__a_chunk_damaged_while_training_is_named_and_nothing_is_lost(whol
 
     watch = in_the_middle(200, harm)
     name = re.escape(str(file.relative_to(tmp_path)))
-    with pytest.raises(StoreError, match=f"{name} is damaged: rows from element") as caught:
+    with pytest.raises(StoreError, match=f"{name} is damaged: rows at byte") as caught:
         train(path, settings, run=run, watch=lambda p: (steps.append(p.step), watch(p)))
     assert "\n" not in str(caught.value)
     assert load_checkpoint(run / "checkpoints")[0].at.step == steps[-1] >= 200
