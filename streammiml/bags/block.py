@@ -52,6 +52,16 @@ class SparseRows:
             self, offsets=offsets, columns=self.columns[places], values=self.values[places]
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """All rows, in order; at least one part."""
+        return cls(
+            from_sizes(np.concatenate([np.diff(part.offsets) for part in parts])),
+            np.concatenate([part.columns for part in parts]),
+            np.concatenate([part.values for part in parts]),
+            parts[0].n_features,
+        )
+
     def dense(self) -> NDArray[Any]:
         """All values, zeros included, (rows, features)."""
         out = np.zeros((len(self), self.n_features), self.values.dtype)
@@ -169,12 +179,7 @@ class BagBlock:
         rows: NDArray[Any] | SparseRows
         if isinstance(blocks[0].rows, SparseRows):
             parts = [block.rows for block in blocks if isinstance(block.rows, SparseRows)]
-            rows = SparseRows(
-                from_sizes(np.concatenate([np.diff(part.offsets) for part in parts])),
-                np.concatenate([part.columns for part in parts]),
-                np.concatenate([part.values for part in parts]),
-                parts[0].n_features,
-            )
+            rows = SparseRows.join(parts)
         else:
             rows = np.concatenate([block.rows for block in blocks])
         known = [block.row_labels for block in blocks if block.row_labels is not None]

@@ -240,18 +240,9 @@ def _batch(epoch: int, place: int, skip: int, visits: list[_Visit]) -> Batch | N
         labels.append(block.label_indices[held.label_ends[bag] : held.label_ends[bag + 1]])
     bags = BagBlock(
         bag_offsets=from_sizes(list(map(len, rows))),
-        rows=_join_sparse(rows) if isinstance(rows[0], SparseRows) else np.concatenate(rows),
+        rows=SparseRows.join(rows) if isinstance(rows[0], SparseRows) else np.concatenate(rows),
         label_offsets=from_sizes(list(map(len, labels))),
         label_indices=np.concatenate(labels),
     )
     numbers = np.array([held.first_bag + bag for _, held, bag in chosen])
     return Batch(epoch, bags, numbers, np.array([at for at, _, _ in chosen]))
-
-
-def _join_sparse(parts: list[SparseRows]) -> SparseRows:
-    return SparseRows(
-        from_sizes(np.concatenate([np.diff(part.offsets) for part in parts])),
-        np.concatenate([part.columns for part in parts]),
-        np.concatenate([part.values for part in parts]),
-        parts[0].n_features,
-    )

@@ -59,6 +59,8 @@ def train(
     if dry_run:
         _say_budget(stores, settings)
         return 0
+    if settings.threads > 1:
+        print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
     show = _Show()
     try:
         model = train_model(stores, settings, run=run, resume=resume, watch=show)

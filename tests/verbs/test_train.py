@@ -227,3 +227,11 @@ def test_help__names_every_option_with_its_words(capsys):
     for word in ("--shared-dim", "--no-average", "--checkpoint-every", "--dry-run", "--resume"):
         assert word in out
     assert "Passes over the training bags" in " ".join(out.replace("│", " ").split())
+
+
+def test_train__several_threads_say_that_results_vary(tmp_path, capsys):
+    store = tmp_path / "s.zarr"
+    write_store(store, planted())
+    words = ["train", str(store), str(tmp_path / "run"), "--threads", "2", "--max-steps", "50"]
+    assert run(words) == 0
+    assert "results vary from run to run" in capsys.readouterr().err
