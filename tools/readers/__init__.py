@@ -1,0 +1,20 @@
+"""Readers of foreign formats, one line each; named by string, so that one loads only its own."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from streammiml.errors import unknown
+from streammiml_tools.readers.base import Reader
+
+READERS: dict[str, str] = {}
+
+
+def reader_of(name: str) -> Reader:
+    """The reader of a format, by its name."""
+    if name not in READERS:
+        raise unknown("format", name, READERS)
+    module, _, attribute = READERS[name].partition(":")
+    found = getattr(import_module(module), attribute)
+    assert isinstance(found, Reader)
+    return found
