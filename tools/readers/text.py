@@ -1,0 +1,303 @@
+"""What readers of text share: streams, plain or compressed, whole lines of a span, and numbers.
+
+Places in a text are byte offsets (of what decompression gives): cheap to keep, the same in every
+span. Only an error needs the number of a line, and counts up to it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv
+
+from streammiml_tools.readers.base import SourceError, Span
+
+F64 = NDArray[np.float64]
+
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+BOM = b"\xef\xbb\xbf"
+BLOCK_BYTES = 1 << 20
+"""Bytes of text that are looked at together, about."""
+MAX_LINE = 1 << 30
+"""No line may be longer: it must be held whole."""
+BOMB_LINE = 64 << 20
+BOMB_RATIO = 100
+"""A line of a compressed file over the first size and over this multiple of the file is refused."""
+
+
+class Stream(Protocol):
+    """What text is read from."""
+
+    def read(self, n_bytes: int, /) -> bytes: ...  # noqa: D102
+
+
+class Lines(NamedTuple):
+    """Consecutive whole lines; the last one of a file may lack its end."""
+
+    path: str
+    offset: int
+    """Of the first byte, in the decompressed text."""
+    content: bytes
+
+    def each(self) -> Iterator[tuple[int, bytes]]:
+        """Every line with its offset, without its end, be it of Unix or Windows."""
+        offset = self.offset
+        lines = self.content.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        for line in lines:
+            yield offset, line.removesuffix(b"\r")
+            offset += len(line) + 1
+
+
+def compression_of(path: str | Path) -> str | None:
+    """``gzip`` or ``zstd``, by suffix, else by the first bytes."""
+    by_suffix = COMPRESSIONS.get(Path(path).suffix.lower())
+    if by_suffix is not None:
+        return by_suffix
+    with _opening(path), Path(path).open("rb") as file:
+        first = file.read(4)
+    return next((name for magic, name in MAGIC.items() if first.startswith(magic)), None)
+
+
+def bare_suffix(path: str | Path) -> str:
+    """The suffix of what is inside: ``.csv`` of ``a.csv.gz``."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+@contextmanager
+def open_bytes(path: str | Path, start: int = 0) -> Iterator[Stream]:
+    """The decompressed bytes from ``start`` on; a damaged or short file raises SourceError."""
+    compression = compression_of(path)
+    with _opening(path):
+        if compression is None:
+            with Path(path).open("rb") as file:
+                file.seek(start)
+                yield file
+        else:
+            with pa.input_stream(str(path), compression=compression) as stream:
+                while start > 0 and (passed := len(stream.read(min(start, BLOCK_BYTES)))):
+                    start -= passed
+                yield stream
+
+
+@contextmanager
+def _opening(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise SourceError(f"{path} cannot be read: {error.strerror}") from error
+        raise SourceError(f"{path} is damaged or cut short ({error}); fetch it again") from error
+
+
+def head(path: str | Path, n_bytes: int = 1 << 16) -> bytes:
+    """The first bytes, decompressed, without a byte order mark."""
+    parts: list[bytes] = []
+    with open_bytes(path) as stream:
+        while n_bytes > 0 and (part := stream.read(n_bytes)):
+            parts.append(part)
+            n_bytes -= len(part)
+    return b"".join(parts).removeprefix(BOM)
+
+
+def byte_spans(path: str | Path, span_bytes: int, start: int = 0) -> tuple[Span, ...]:
+    """Spans that together take the file from ``start`` on; a compressed file is one span.
+
+    They are cut anywhere: a line belongs to the span in which it begins. The stop of a compressed
+    file is beyond any text.
+    """
+    with _opening(path):
+        size = Path(path).stat().st_size
+    if compression_of(path) is not None:
+        return (Span(str(path), start, 1 << 62, size),)
+    n_spans = max(1, round((size - start) / max(span_bytes, 1)))
+    cuts = [start + (size - start) * i // n_spans for i in range(n_spans + 1)]
+    return tuple(Span(str(path), first, last, last - first) for first, last in pairwise(cuts))
+
+
+def line_blocks(
+    path: str | Path,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    aligned: bool = False,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[Lines]:
+    """Whole lines that begin at ``start`` or later and before ``stop``, a block after the other.
+
+    ``aligned`` says that a line begins at ``start``; otherwise the rest of a line that begins
+    before is passed over. A byte order mark is no part of the first line.
+    """
+    limit = _line_limit(path)
+    # One byte earlier, so that a line that begins right at the start is not passed over.
+    offset = start if aligned or start == 0 else start - 1
+    skipping = offset < start
+    rest: list[bytes] = []
+    with open_bytes(path, offset) as stream:
+        if offset == 0:
+            rest = [stream.read(len(BOM))]
+            if rest[0] == BOM:
+                rest, offset = [], len(BOM)
+        while stop is None or offset < stop:
+            read = stream.read(block_bytes)
+            end = read.rfind(b"\n") + 1
+            if read and not end:
+                rest.append(read)
+                _check_line(path, offset, sum(map(len, rest)), limit)
+                continue
+            content, rest = b"".join([*rest, read[:end]]), [read[end:]]
+            if skipping and content:
+                passed = content.find(b"\n") + 1 or len(content)
+                content, offset, skipping = content[passed:], offset + passed, False
+            kept = content if stop is None else _before(content, stop - offset)
+            if kept:
+                yield Lines(str(path), offset, kept)
+            if not read or len(kept) < len(content):
+                return
+            offset += len(content)
+
+
+def _before(content: bytes, stop: int) -> bytes:
+    """The lines of a content that begin before a place in it."""
+    if stop >= len(content):
+        return content
+    end = content.find(b"\n", stop - 1) + 1 if stop > 0 else 0
+    return content[: end or (len(content) if stop > 0 else 0)]
+
+
+def _line_limit(path: str | Path) -> int:
+    if compression_of(path) is None:
+        return MAX_LINE
+    return min(MAX_LINE, max(BOMB_LINE, BOMB_RATIO * Path(path).stat().st_size))
+
+
+def _check_line(path: str | Path, offset: int, length: int, limit: int) -> None:
+    if length > limit:
+        raise SourceError(
+            f"{where(path, offset)}: the line is longer than {limit >> 20} MiB, more than is held "
+            "for one line; is this text, with a line a record?"
+        )
+
+
+def line_number(path: str | Path, offset: int) -> int:
+    """Number of the line, from 1, in which a place lies."""
+    ends, left = 0, offset
+    with open_bytes(path) as stream:
+        while left > 0 and (read := stream.read(min(left, BLOCK_BYTES))):
+            ends += read.count(b"\n")
+            left -= len(read)
+    return ends + 1
+
+
+def where(path: str | Path, offset: int) -> str:
+    """``file, line n``: how a message begins."""
+    return f"{path}, line {line_number(path, offset)}"
+
+
+def as_text(raw: bytes, path: str | Path, offset: int) -> str:
+    """Bytes of a file as text; ``offset`` is theirs, for the message."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{where(path, offset)}: byte {raw[error.start]:#04x} is not UTF-8; "
+            "convert the file to UTF-8"
+        ) from None
+
+
+class RowError(Exception):
+    """A row that is no row of finite numbers; ``row`` counts from 0, the reason says the rest."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row, self.reason = row, reason
+
+
+def parse_rows(rows: bytes, n_columns: int, separator: str = ",") -> F64:
+    """Numbers of ``rows``, a line each, all finite; raises RowError for the first that is wrong.
+
+    Decimal numbers are rounded once, to the nearest float64. Spaces around a number are ignored;
+    empty lines are rows without values, and wrong.
+    """
+    if not rows:
+        return np.empty((0, n_columns))
+    try:
+        found = _parse_fast(rows, n_columns, separator)
+    except pa.ArrowInvalid:
+        found = _parse_each(rows, n_columns, separator)
+    finite = np.isfinite(found).all(axis=1)
+    if not finite.all():
+        row = int((~finite).argmax())
+        column = int((~np.isfinite(found[row])).argmax())
+        raise RowError(
+            row, f"value {column + 1} is {found[row, column]}; only finite numbers can be stored"
+        )
+    return found
+
+
+def _parse_fast(rows: bytes, n_columns: int, separator: str) -> F64:
+    names = [str(i) for i in range(n_columns)]
+    table = csv.read_csv(
+        pa.BufferReader(rows),
+        read_options=csv.ReadOptions(
+            column_names=names, use_threads=False, block_size=min(len(rows) + 1, 2**31 - 1)
+        ),
+        parse_options=csv.ParseOptions(
+            delimiter=separator, quote_char=False, ignore_empty_lines=False
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.float64()), null_values=[]
+        ),
+    )
+    out = np.empty((table.num_rows, n_columns))
+    for i, column in enumerate(table.columns):
+        out[:, i] = column.to_numpy()
+    return out
+
+
+def _parse_each(rows: bytes, n_columns: int, separator: str) -> F64:
+    """The same, number by number: knows ``+1``, and what is wrong."""
+    lines = rows.removesuffix(b"\n").split(b"\n")
+    cut = separator.encode()
+    out = np.empty((len(lines), n_columns))
+    for row, line in enumerate(lines):
+        parts = line.split(cut) if line.strip() else []
+        if len(parts) != n_columns:
+            raise RowError(row, f"a row of {len(parts)} values, expected {n_columns}")
+        for column, part in enumerate(parts):
+            out[row, column] = parse_number(part, row, column)
+    return out
+
+
+def parse_number(raw: bytes, row: int, column: int) -> float:
+    """One number; raises RowError if it is none."""
+    try:
+        # Python takes 1_000 for a thousand; nobody else does.
+        if b"_" not in raw:
+            return float(raw)
+    except ValueError:
+        pass
+    said = raw.strip().decode(errors="replace")
+    raise RowError(row, f"value {column + 1} is {said[:40]!r}, expected a number")
+
+
+def twice(names: Sequence[Any]) -> Any | None:
+    """The first that comes a second time, or None."""
+    seen: set[Any] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
