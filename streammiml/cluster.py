@@ -20,8 +20,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from dask.base import compute
+from dask.callbacks import Callback
 from dask.delayed import delayed
 
+from streammiml.config import format_size, parse_size
 from streammiml.errors import StreammimlError
 
 Item = TypeVar("Item")
@@ -32,6 +34,10 @@ CONNECT_SECONDS = 10
 WINDOW_OF_THREADS = 32
 # Tasks sent ahead of the oldest unfinished one a thread of a cluster: none of them idles.
 AHEAD_ON_CLUSTER = 4
+
+
+def _ignore(_: object) -> None:
+    """Nobody waits for single results."""
 
 
 class Pool(ABC):
@@ -50,11 +56,16 @@ class Pool(ABC):
 
     @abstractmethod
     def map(
-        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        *shared: Any,
+        seen: Callable[[Result], None] = _ignore,
     ) -> Iterator[Result]:
         """``task(item, *shared)`` of each item, in order; ``items`` are drawn as they are needed.
 
-        The task must be pure: one whose worker is lost runs again elsewhere.
+        The task must be pure: one whose worker is lost runs again elsewhere. ``seen`` is called
+        with each result as early as it is known, in any order and before it is given out.
         """
 
     def __enter__(self) -> Pool:
@@ -70,9 +81,17 @@ class Pool(ABC):
 
 
 def open_pool(
-    *, threads: int | None = None, workers: int | None = None, scheduler: str | None = None
+    *,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    worker_memory: str | int | None = None,
 ) -> Pool:
-    """Threads of this process, unless a number of ``workers`` or a ``scheduler`` is given."""
+    """Threads of this process, unless a number of ``workers`` or a ``scheduler`` is given.
+
+    ``worker_memory`` is what each of our own ``workers`` may take; an equal share of the machine's
+    unless given.
+    """
     for name, count in (("threads", threads), ("workers", workers)):
         if count is not None and count < 1:
             raise StreammimlError(f"{name} must be at least 1, got {count}")
@@ -80,8 +99,13 @@ def open_pool(
     several = [f"--{name}" for name, value in given.items() if value is not None]
     if len(several) > 1:
         raise StreammimlError(f"give one of {' and '.join(several)}, not both")
+    if worker_memory is not None and workers is None:
+        raise StreammimlError("--worker-memory is for the processes of --workers; give both")
     if workers is not None:
-        return ClusterPool(workers)
+        limit = None
+        if worker_memory is not None:
+            limit = parse_size(worker_memory, option="worker_memory")
+        return ClusterPool(workers, limit)
     if scheduler is not None:
         return ClusterPool(scheduler)
     return ThreadPool(threads or len(os.sched_getaffinity(0)))
@@ -102,7 +126,11 @@ class ThreadPool(Pool):
         return value
 
     def map(
-        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        *shared: Any,
+        seen: Callable[[Result], None] = _ignore,
     ) -> Iterator[Result]:
         """See :meth:`Pool.map`."""
         rest = iter(items)
@@ -113,13 +141,18 @@ class ThreadPool(Pool):
                 delayed(partial(task, item, *shared), pure=False, traverse=False)()
                 for item in window
             ]
-            yield from compute(  # type: ignore[no-untyped-call]
-                *calls,
-                scheduler="threads",
-                num_workers=self.n_threads,
-                optimize_graph=False,
-                traverse=False,
+            watching = Callback(  # type: ignore[no-untyped-call]
+                posttask=lambda _key, result, *_: seen(result)
             )
+            with watching:
+                results = compute(  # type: ignore[no-untyped-call]
+                    *calls,
+                    scheduler="threads",
+                    num_workers=self.n_threads,
+                    optimize_graph=False,
+                    traverse=False,
+                )
+            yield from results
 
     def __exit__(
         self,
@@ -135,7 +168,7 @@ class ClusterPool(Pool):
 
     is_remote = True
 
-    def __init__(self, where: int | str) -> None:
+    def __init__(self, where: int | str, memory: int | None = None) -> None:
         # Loaded late: it takes half a second, and threads do without.
         self._distributed = import_module("distributed")
         with ExitStack() as stack:
@@ -143,6 +176,7 @@ class ClusterPool(Pool):
                 cluster = self._distributed.LocalCluster(
                     n_workers=where,
                     threads_per_worker=1,
+                    memory_limit=memory or "auto",
                     dashboard_address=":0",
                     silence_logs=logging.CRITICAL,
                 )
@@ -165,6 +199,16 @@ class ClusterPool(Pool):
                 f"no Dask scheduler answers at {address} ({why}); "
                 "start one with dask scheduler, or leave --scheduler out"
             ) from None
+
+    def _limits(self) -> str:
+        """What workers may take, where they say so."""
+        try:
+            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        except (OSError, KeyError, TypeError):
+            return ""
+        limits = [each.get("memory_limit") for each in workers]
+        known = [limit for limit in limits if limit]
+        return f" (the smallest may take {format_size(min(known))})" if known else ""
 
     def _count_threads(self, address: Any) -> int:
         try:
@@ -190,7 +234,11 @@ class ClusterPool(Pool):
         return shared
 
     def map(
-        self, task: Callable[..., Result], items: Iterable[Item], *shared: Any
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        *shared: Any,
+        seen: Callable[[Result], None] = _ignore,
     ) -> Iterator[Result]:
         """See :meth:`Pool.map`."""
         rest = iter(items)
@@ -201,12 +249,15 @@ class ClusterPool(Pool):
                     ahead.append(self._client.submit(task, item, *shared, pure=False))
                 if not ahead:
                     return
-                yield ahead[0].result()
+                result = ahead[0].result()
+                seen(result)
+                yield result
                 ahead.popleft()
         except self._distributed.KilledWorker as error:
             raise StreammimlError(
                 "a task was given up because its workers died one after the other, as they do when "
-                "they run out of memory; lower --block-bytes, or give workers more memory"
+                f"they run out of memory{self._limits()}; lower --block-bytes, or give workers "
+                "more memory"
             ) from error
         finally:
             self._client.cancel(list(ahead))

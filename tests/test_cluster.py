@@ -37,6 +37,22 @@ def test_threads__give_results_in_order(n_items):
     assert found == [item * item + 1 for item in range(n_items)]
 
 
+def test_threads__each_result_is_seen_before_it_is_given_out():
+    seen = []
+    with open_pool(threads=2) as pool:
+        for number, result in enumerate(pool.map(square, range(100), 0, seen=seen.append)):
+            assert result in seen
+            assert len(seen) > number
+    assert sorted(seen) == [item * item for item in range(100)]
+
+
+def test_pool__memory_of_workers_needs_workers():
+    with pytest.raises(StreammimlError, match="^--worker-memory is for the processes of --workers"):
+        open_pool(threads=2, worker_memory="1GiB")
+    with pytest.raises(StreammimlError, match="^worker_memory must be a size such as"):
+        open_pool(workers=1, worker_memory="much")
+
+
 def test_threads__draw_items_as_they_are_needed():
     with open_pool(threads=2) as pool:
         assert list(islice(pool.map(square, count(), 0), 3)) == [0, 1, 4]
@@ -67,7 +83,7 @@ def test_local_cluster__errors_and_dead_workers_are_told():
         assert found == [item * item + 1 for item in range(30)]
         with pytest.raises(StreammimlError, match=r"^five is refused$"):
             list(pool.map(refuse, range(10), shared))
-        with pytest.raises(StreammimlError, match="run out of memory; lower --block-bytes"):
+        with pytest.raises(StreammimlError, match=r"run out of memory .*; lower --block-bytes"):
             list(pool.map(die, [1], shared))
 
 

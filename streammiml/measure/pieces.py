@@ -55,24 +55,53 @@ class Piece:
             return store.read_bags(self.numbers)
         return store.read(self.start, self.stop)
 
+    def cut(self, start: int, stop: int) -> Piece:
+        """Bags ``start`` to ``stop`` of those it is cut from, numbered as ``self.start`` is."""
+        numbers = self.numbers
+        if numbers is not None:
+            numbers = numbers[start - self.start : stop - self.start]
+        return Piece(self.store, start, stop, numbers)
+
+    def cuts(self, block_bytes: int) -> Iterator[Piece]:
+        """The same bags in pieces of ``block_bytes`` at most, or of one longer bag."""
+        store, first, last = self.source, self.start, self.stop
+        if self.numbers is not None:
+            store, first, last = store.view(self.numbers), 0, len(self.numbers)
+        for start, stop in ranges(store, block_bytes, first, last):
+            yield self.cut(start - first + self.start, stop - first + self.start)
+
+    def bag_ids(self) -> list[str]:
+        """Names of the bags."""
+        if self.numbers is not None:
+            return self.source.view(self.numbers).bag_ids(0, len(self.numbers))
+        return self.source.bag_ids(self.start, self.stop)
+
+
+def whole(store: Bags, *, remote: bool) -> Piece:
+    """All bags of a store as one piece; ``remote`` if it is to be sent to other processes."""
+    base, numbers = _flat(store) if remote and isinstance(store, StoreView) else (store, None)
+    return Piece(_named(base) if remote else base, 0, store.n_bags, numbers)
+
 
 def pieces(store: Bags, block_bytes: int, *, remote: bool) -> Iterator[Piece]:
     """All bags in order, in pieces of ``block_bytes`` at most, or of one longer bag.
 
     Only offsets are read. ``remote`` pieces can be sent to other processes.
     """
-    base, numbers = _flat(store) if remote and isinstance(store, StoreView) else (store, None)
-    source = _named(base) if remote else base
+    everything = whole(store, remote=remote)
     for start, stop in ranges(store, block_bytes):
-        yield Piece(source, start, stop, None if numbers is None else numbers[start:stop])
+        yield everything.cut(start, stop)
 
 
-def ranges(store: Bags, block_bytes: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of each piece."""
+def ranges(
+    store: Bags, block_bytes: int, begin: int = 0, end: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """Start and stop of each piece of bags ``begin`` to ``end``, or of all."""
+    end = store.n_bags if end is None else end
     a_row = row_bytes(store)
     a_bag = BAG_BYTES + 4 * store.n_label_entries / max(1, store.n_bags)
-    for first in range(0, store.n_bags, SCAN_BAGS):
-        sizes = store.bag_sizes(first, min(first + SCAN_BAGS, store.n_bags))
+    for first in range(begin, end, SCAN_BAGS):
+        sizes = store.bag_sizes(first, min(first + SCAN_BAGS, end))
         ends = np.cumsum(sizes * a_row + a_bag)
         start, done = 0, 0.0
         while start < len(sizes):

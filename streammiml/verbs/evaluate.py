@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json as json_format
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
-from streammiml.measure.evaluate import BLOCK_BYTES, Progress
 from streammiml.measure.evaluate import evaluate as evaluate_model
 from streammiml.measure.registry import METRICS
+from streammiml.measure.scored import BLOCK_BYTES
+from streammiml.verbs.show import Show
 
 # Labels that the readable table shows; --json has all of them.
 LABELS_SHOWN = 30
@@ -31,6 +28,7 @@ def evaluate(
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    worker_memory: str | None = None,
     block_bytes: str = BLOCK_BYTES,
 ) -> None:
     """Score every bag of a store and compare with its labels.
@@ -51,10 +49,12 @@ def evaluate(
         Processes of a local cluster to start instead.
     scheduler
         Address of a running Dask scheduler to use instead.
+    worker_memory
+        What each of the --workers may take; an equal share of the machine's unless given.
     block_bytes
         What a task reads at most, and about a half of what it holds.
     """
-    with _Show() as show:
+    with Show() as show:
         figures = evaluate_model(
             model,
             store,
@@ -62,6 +62,7 @@ def evaluate(
             threads=threads,
             workers=workers,
             scheduler=scheduler,
+            worker_memory=worker_memory,
             block_bytes=block_bytes,
             watch=show,
         )
@@ -98,27 +99,3 @@ def readable(figures: Mapping[str, Any]) -> Iterator[str]:
         )
     if len(table) > LABELS_SHOWN:
         yield f"… {len(table):,} labels in all; --json has every one"
-
-
-class _Show:
-    """A bar on stderr where somebody watches, and the address of a cluster's dashboard."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        columns = ("bags", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Bar(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", total=None)
-        self._dashboard: str | None = None
-
-    def __enter__(self) -> _Show:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.dashboard and progress.dashboard != self._dashboard:
-            self._dashboard = progress.dashboard
-            print(f"dashboard at {self._dashboard}", file=sys.stderr, flush=True)
-        self._bar.update(self._task, completed=progress.bags_done, total=progress.n_bags)
