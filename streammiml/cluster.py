@@ -186,6 +186,7 @@ class ClusterPool(Pool):
             self._client = stack.enter_context(self._connected(address))
             self.dashboard = self._client.dashboard_link
             self.n_threads = self._count_threads(address)
+            self._memory = self._limits()
             self._stack = stack.pop_all()
 
     def _connected(self, address: Any) -> Any:
@@ -201,14 +202,10 @@ class ClusterPool(Pool):
             ) from None
 
     def _limits(self) -> str:
-        """What workers may take, where they say so."""
-        try:
-            workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        except (OSError, KeyError, TypeError):
-            return ""
-        limits = [each.get("memory_limit") for each in workers]
-        known = [limit for limit in limits if limit]
-        return f" (the smallest may take {format_size(min(known))})" if known else ""
+        """What workers may take, where they say so; asked at the start, while they live."""
+        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
+        known = [each["memory_limit"] for each in workers if each.get("memory_limit")]
+        return f" (the smallest has {format_size(min(known))})" if known else ""
 
     def _count_threads(self, address: Any) -> int:
         try:
@@ -256,7 +253,7 @@ class ClusterPool(Pool):
         except self._distributed.KilledWorker as error:
             raise StreammimlError(
                 "a task was given up because its workers died one after the other, as they do when "
-                f"they run out of memory{self._limits()}; lower --block-bytes, or give workers "
+                f"they run out of memory{self._memory}; lower --block-bytes, or give workers "
                 "more memory"
             ) from error
         finally:

@@ -47,9 +47,11 @@ def test_threads__each_result_is_seen_before_it_is_given_out():
 
 
 def test_pool__memory_of_workers_needs_workers():
-    with pytest.raises(StreammimlError, match="^--worker-memory is for the processes of --workers"):
+    with pytest.raises(
+        StreammimlError, match=r"^--worker-memory is for the processes of --workers"
+    ):
         open_pool(threads=2, worker_memory="1GiB")
-    with pytest.raises(StreammimlError, match="^worker_memory must be a size such as"):
+    with pytest.raises(StreammimlError, match=r"^worker_memory must be a size such as"):
         open_pool(workers=1, worker_memory="much")
 
 
