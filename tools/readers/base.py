@@ -34,6 +34,8 @@ class Span(NamedTuple):
     start: int
     stop: int
     n_bytes: int
+    n_bags: int | None = None
+    """Bags in it, where the pass has counted them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
