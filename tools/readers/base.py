@@ -17,6 +17,8 @@ from streammiml.errors import StreammimlError
 
 SPAN_BYTES = 32 << 20
 """Bytes of a source that a span takes, about, unless asked otherwise."""
+BESIDE = "\0"
+"""Between the paths of a span that needs several files."""
 
 
 class SourceError(StreammimlError):
@@ -92,6 +94,8 @@ class Scan:
     n_bags: int | None = None
     """Where the pass has counted them."""
     n_rows: int | None = None
+    beside: tuple[str, ...] = ()
+    """Files that reading any span needs beside the span's own: labels kept apart, for one."""
     holds_bytes: int = 0
     """Memory that reading needs beyond a span, where the format must be read whole."""
     notes: tuple[str, ...] = ()
