@@ -29,3 +29,12 @@ def tiny(request, tmp_path_factory) -> Tiny:
     path, block = folder / f"tiny.{request.param}", made_block()
     write_parts(path, made_spec(), [block.slice(0, 5), block.slice(5, len(block))])
     return Tiny(request.param, path, block)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real sets; what needs it is skipped where there is none."""
+    folder = os.environ.get("STREAMMIML_DATA")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("STREAMMIML_DATA names no folder of real data sets")
+    return Path(folder)
