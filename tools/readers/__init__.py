@@ -7,7 +7,10 @@ from importlib import import_module
 from streammiml.errors import unknown
 from streammiml_tools.readers.base import Reader
 
-READERS: dict[str, str] = {}
+READERS: dict[str, str] = {
+    "npz": "streammiml_tools.readers.npz:READER",
+    "store": "streammiml_tools.readers.store:READER",
+}
 
 
 def reader_of(name: str) -> Reader:

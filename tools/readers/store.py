@@ -1,0 +1,134 @@
+"""Another store: from Zarr to Parquet and back, cut or compressed in another way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from streammiml.bags.audit import scan_bags
+from streammiml.bags.block import BagBlock
+from streammiml.bags.layout import BACKENDS, MANIFEST
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.place import SCHEMES
+from streammiml.bags.store import Bags, BagStore, JoinedStore, open_store
+from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.labelling import places_of
+
+SIZES_AT_A_TIME = 1 << 20
+
+
+def where(path: Path | str) -> str:
+    """The name of a store; of a URL, a path has swallowed a slash."""
+    text = str(path)
+    for scheme in SCHEMES:
+        if text.startswith(scheme[:-1]):
+            return scheme + text[len(scheme) - 1 :].lstrip("/")
+    return text
+
+
+def _tells(path: Path, head: bytes) -> bool:
+    del head
+    text = where(path)
+    if text.startswith(SCHEMES):
+        return text.rstrip("/").endswith(tuple(f".{name}" for name in BACKENDS))
+    return (path / MANIFEST).is_file()
+
+
+@lru_cache(maxsize=4)
+def _opened(source: str) -> Bags:
+    return open_store(source.split(BESIDE))
+
+
+def _places(store: Bags, options: SourceOptions) -> tuple[tuple[str, ...] | None, object]:
+    """Names of the labels, and the number that each has among them."""
+    own = None if store.label_names is None else tuple(store.label_names)
+    if options.labels is None:
+        return own, None
+    if own is not None:
+        return options.labels, places_of(own, options, store.name)
+    if len(options.labels) != store.n_labels:
+        raise SourceError(
+            f"{store.name}: {store.n_labels} labels, but --labels gives "
+            f"{len(options.labels)} names"
+        )
+    return options.labels, None
+
+
+def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
+    source = BESIDE.join(where(path) for path in paths)
+    _opened.cache_clear()
+    store = _opened(source)
+    names, _ = _places(store, options)
+    row = max(1.0, store.n_values / max(store.n_rows, 1)) * (8 if store.sparse else 1)
+    row *= np.dtype(store.dtype).itemsize if not store.sparse else 1
+    spans = []
+    for first in range(0, store.n_bags, SIZES_AT_A_TIME):
+        ends = from_sizes(store.bag_sizes(first, min(first + SIZES_AT_A_TIME, store.n_bags)))
+        at = 0
+        while at < len(ends) - 1:
+            full = int(np.searchsorted(ends, ends[at] + options.span_bytes / row, "right")) - 1
+            stop = min(max(at + 1, full), len(ends) - 1)
+            n_bytes = round(float(ends[stop] - ends[at]) * row)
+            spans.append(Span(source, first + at, first + stop, n_bytes, stop - at))
+            at = stop
+    kind = "sparse" if store.sparse else "dense"
+    return Scan(
+        spans=tuple(spans),
+        n_features=store.n_features,
+        dtype=store.dtype,
+        sparse=store.sparse,
+        label_names=names,
+        n_labels=None if names is not None else store.n_labels,
+        feature_names=None if store.feature_names is None else tuple(store.feature_names),
+        row_labels=store.has_row_labels,
+        bag_ids=store.has_bag_ids,
+        n_bags=store.n_bags,
+        n_rows=store.n_rows,
+        notes=(f"a store of {kind} {store.dtype} rows, fingerprint {store.fingerprint}",),
+    )
+
+
+def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+    store = _opened(span.path)
+    if store.n_bags != scan.n_bags:
+        raise SourceError(f"{store.name} holds {store.n_bags:,} bags, {scan.n_bags:,} before")
+    _, places = _places(store, options)
+    step = max(1, scan_bags(store) // 2)
+    for start in range(span.start, span.stop, step):
+        stop = min(start + step, span.stop)
+        block = store.read(start, stop)
+        if scan.bag_ids:
+            block = replace(block, bag_ids=store.bag_ids(start, stop))
+        if isinstance(places, np.ndarray):
+            block = _renumbered(block, places)
+        yield block
+
+
+def _renumbered(block: BagBlock, places: np.ndarray) -> BagBlock:
+    """Labels under other numbers; the writer sorts them."""
+    labels = block.row_labels
+    if labels is not None:
+        labels = np.where(labels >= 0, places[labels], labels).astype(np.int32)
+    indices = places[block.label_indices].astype(np.int32)
+    return replace(block, label_indices=indices, row_labels=labels)
+
+
+def identity(source: str) -> list[str]:
+    """Fingerprints, which say whether a store is the one it was."""
+    store = open_store(source.split(BESIDE))
+    parts = store.stores if isinstance(store, JoinedStore) else [store]
+    return [part.fingerprint for part in parts if isinstance(part, BagStore)]
+
+
+READER = Reader(
+    name="store",
+    suffixes=(".zarr", ".parquet"),
+    line="Another store: Zarr to Parquet and back, other chunks, another codec",
+    tells=_tells,
+    scan=_scan,
+    read=_read,
+)
