@@ -94,8 +94,6 @@ class Scan:
     n_bags: int | None = None
     """Where the pass has counted them."""
     n_rows: int | None = None
-    beside: tuple[str, ...] = ()
-    """Files that reading any span needs beside the span's own: labels kept apart, for one."""
     holds_bytes: int = 0
     """Memory that reading needs beyond a span, where the format must be read whole."""
     notes: tuple[str, ...] = ()
