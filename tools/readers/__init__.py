@@ -8,6 +8,7 @@ from streammiml.errors import unknown
 from streammiml_tools.readers.base import Reader
 
 READERS: dict[str, str] = {
+    "arff": "streammiml_tools.readers.arff:READER",
     "npz": "streammiml_tools.readers.npz:READER",
     "store": "streammiml_tools.readers.store:READER",
 }

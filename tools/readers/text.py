@@ -19,6 +19,7 @@ from pyarrow import csv
 
 from streammiml_tools.readers.base import SourceError, Span
 
+F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
@@ -244,6 +245,16 @@ def parse_rows(rows: bytes, n_columns: int, separator: str = ",") -> F64:
         raise RowError(
             row, f"value {column + 1} is {found[row, column]}; only finite numbers can be stored"
         )
+    return found
+
+
+def narrowed(rows: F64) -> F32:
+    """The nearest float32 of each value; raises RowError for one that is too large."""
+    with np.errstate(over="ignore"):
+        found = rows.astype(np.float32)
+    if not np.isfinite(found).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(found))[0])
+        raise RowError(row, f"value {column + 1} is {rows[row, column]}, too large for float32")
     return found
 
 

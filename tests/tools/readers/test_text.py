@@ -139,3 +139,9 @@ def test_parse_rows__the_first_wrong_value_is_named(rows, row, reason):
     with pytest.raises(text.RowError) as error:
         text.parse_rows(rows.encode(), 2)
     assert (error.value.row, error.value.reason) == (row, reason)
+
+
+def test_narrowed__what_float32_cannot_hold_is_named():
+    assert text.narrowed(np.array([[0.1]])).tolist() == [[float(np.float32(0.1))]]
+    with pytest.raises(text.RowError, match=r"value 2 is -1e\+300, too large for float32"):
+        text.narrowed(np.array([[1.0, -1e300]]))
