@@ -13,7 +13,10 @@ from pathlib import Path
 import numba
 
 _HERE = Path(__file__).parent
-_SOURCES = [_HERE / "jit.py", _HERE / "digest.py", *sorted((_HERE / "kernel").glob("*.py"))]
+_SOURCES = [
+    *(_HERE / name for name in ("jit.py", "digest.py", "checksum.py")),
+    *sorted((_HERE / "kernel").glob("*.py")),
+]
 
 
 def _cache_folder() -> str:

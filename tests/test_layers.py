@@ -6,23 +6,35 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent / "streammiml"
-PIPE = ["errors", "config", "jit", "digest", "model", "cluster", "bags", "blocks", "kernel"]
+PIPE = [
+    "errors",
+    "config",
+    "jit",
+    "digest",
+    "checksum",
+    "model",
+    "cluster",
+    "bags",
+    "blocks",
+    "kernel",
+]
 PIPE += ["scoring", "learn", "measure", "search", "tell", "estimator", "verbs"]
 FOUNDATION = ["errors", "config"]
 FEWER = {
     "kernel": ["kernel", "jit"],
     "jit": [],
     "digest": ["jit"],
+    "checksum": ["jit"],
     "scoring": ["model", "bags", "kernel"],
     "measure": [*FOUNDATION, "model", "cluster", "bags", "blocks", "kernel", "scoring", "measure"],
 }
 HOMES = {
-    "zarr": {"bags"},
+    "zarr": {"bags", "measure"},
     "numcodecs": {"bags"},
     "obstore": {"bags"},
     "pyarrow": {"bags", "measure"},
     "threading": {"blocks"},
-    "numba": {"jit", "kernel"},
+    "numba": {"jit", "kernel", "checksum"},
     "dask": {"measure", "search", "cluster"},
     "distributed": {"cluster"},
     "matplotlib": {"tell"},

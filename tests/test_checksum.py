@@ -1,0 +1,70 @@
+"""crc32c of pieces: the package says what is right, whatever the sizes."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammiml import checksum
+
+
+def pieces_of(sizes, seed):
+    buffer = np.random.default_rng(seed).integers(0, 256, sum(sizes), dtype=np.uint8)
+    ends = np.cumsum(sizes)
+    crcs = [crc32c(buffer[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return buffer, np.array(sizes, np.uint32), np.array(crcs, np.uint32)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1500) | st.integers(60_000, 70_000), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
+def test_first_wrong__agrees_with_the_package(sizes, seed):
+    assert checksum.first_wrong(*pieces_of(sizes, seed)) == -1
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1500), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+    at=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+def test_first_wrong__names_the_piece_of_a_flipped_bit(sizes, seed, at, bit):
+    buffer, counts, crcs = pieces_of(sizes, seed)
+    place = int(at * len(buffer))
+    buffer[place] ^= 1 << bit
+    want = int(np.searchsorted(np.cumsum(sizes), place, "right"))
+    assert checksum.first_wrong(buffer, counts, crcs) == want
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 65_536, 1 << 20, (1 << 24) + 3])
+def test_first_wrong__takes_pieces_of_any_size_from_any_address(size):
+    for start in (0, 1, 5):
+        buffer, counts, crcs = pieces_of([size], start)
+        moved = np.empty(size + start, np.uint8)[start:]
+        moved[:] = buffer
+        assert checksum.first_wrong(moved, counts, crcs) == -1
+
+
+def test_first_wrong__finds_pieces_that_are_swapped():
+    buffer, counts, crcs = pieces_of([5000, 5000], 1)
+    swapped = np.concatenate([buffer[5000:], buffer[:5000]])
+    assert checksum.first_wrong(swapped, counts, crcs) == 0
+
+
+def test_first_wrong__does_without_a_fast_processor():
+    """A processor that numba is told to know nothing of takes the package."""
+    words = (
+        "import numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "a = np.arange(99, dtype=np.uint8);"
+        "assert not checksum.is_fast();"
+        "assert checksum.first_wrong(a, np.array([99]), np.array([crc32c(a)])) == -1;"
+        "assert checksum.first_wrong(a, np.array([50, 49]), np.array([crc32c(a[:50]), 7])) == 1"
+    )
+    for name, value in (("NUMBA_CPU_NAME", "generic"), ("NUMBA_DISABLE_JIT", "1")):
+        subprocess.run([sys.executable, "-c", words], env={**os.environ, name: value}, check=True)
