@@ -237,8 +237,12 @@ class TrainConfig(ModelConfig):
     """Steps at most."""
     validation: float = 0.1
     """Share of bags held out for early stopping, 4096 at most; 0 trains on all of them."""
+    validation_store: str | None = None
+    """Store whose bags are looked at instead, 4096 at most; several with commas. No bag of the
+    training stores is held out then."""
     validate_every: int | None = None
-    """Steps between looks at the held-out bags; 8 for each of them, 1000 at least, unless given."""
+    """Steps between looks at the held-out bags, 1000 at least unless given: as many as keep the
+    multiplications of looks below a tenth of those of the steps."""
     patience: int = 10
     """Looks without a lower ranking loss after which training stops."""
     threads: int = 1
@@ -263,6 +267,13 @@ class TrainConfig(ModelConfig):
         check_number("validation", self.validation, zero=True)
         if self.validation >= 1:
             raise StreammimlError(f"validation must be below 1, got {self.validation}")
+        if self.validation_store is not None and not (
+            isinstance(self.validation_store, str) and all(self.validation_store.split(","))
+        ):
+            raise StreammimlError(
+                "validation_store must be a path or several with commas, "
+                f"got {self.validation_store!r}"
+            )
         parse_size(self.memory)
         self.checkpoint_interval()
 

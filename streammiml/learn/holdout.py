@@ -36,6 +36,14 @@ class Holdout:
             )
         return found
 
+    @classmethod
+    def of_all(cls, n_bags: int) -> Holdout:
+        """Choose all bags of a store that is there to be looked at, or about 4096 of them."""
+        found = cls(int(min(1.0, MOST_BAGS / max(n_bags, 1)) * 2**32), n_bags)
+        if not found.size:
+            raise StreammimlError(f"a validation store of {n_bags} bags leaves none to look at")
+        return found
+
     def chosen(self, bags: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these bags are held out."""
         return mixed(bags, _KEY) >> np.uint64(32) < np.uint64(self.limit)
@@ -51,4 +59,4 @@ class Holdout:
             np.arange(start, min(start + 65536, self.n_bags))
             for start in range(0, self.n_bags, 65536)
         )
-        return np.concatenate([part[self.chosen(part)] for part in parts])
+        return np.concatenate([np.zeros(0, np.int64), *(part[self.chosen(part)] for part in parts)])

@@ -17,7 +17,9 @@ from streammiml.model import MODEL_FILE, write_whole
 SETTINGS, HISTORY, CHECKPOINTS = "settings.toml", "history.jsonl", "checkpoints"
 LOCK = "lock"
 # Settings that change how fast a run goes or when it ends, and never what a step does.
-FREE = ("memory", "checkpoint_every", "epochs", "max_steps")
+FREE = ("memory", "checkpoint_every", "epochs", "max_steps", "patience")
+# Of whose places the folder says nothing that counts: what they hold is compared.
+FINGERPRINTS = ("fingerprint", "validation_fingerprint")
 
 
 class RunFolder:
@@ -83,7 +85,7 @@ class RunFolder:
         """Refuse settings that contradict the recorded ones, naming the first."""
         recorded = self.settings()
         for name, value in wanted.items():
-            if name not in FREE and recorded.get(name) != value:
+            if name not in (*FREE, "validation_store") and recorded.get(name) != value:
                 raise StreammimlError(
                     f"{self.path} was begun with {name} {recorded.get(name)!r}, not {value!r}; "
                     "leave it out, or begin another run"

@@ -36,7 +36,10 @@ class Position:
     scale: str = ""
     """The option of that name, with ``auto`` resolved by what was seen."""
     tally_counts: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    """What happened since the last line of the history."""
     tally_loss: float = 0.0
+    seconds: float = 0.0
+    """That the run took so far, in all processes that worked on it."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block import SparseRows
 from streammiml.bags.store import SCAN_BAGS, Bags, open_store
 from streammiml.blocks.budget import Budget, fit, row_bytes
 from streammiml.blocks.plan import permuted
@@ -22,12 +22,12 @@ from streammiml.blocks.stream import Batch, Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_size
 from streammiml.errors import StoreError, StreammimlError, unknown
 from streammiml.kernel.lift import lift_width
-from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
-from streammiml.kernel.score import Weights, score_block
+from streammiml.kernel.score import Weights
 from streammiml.kernel.step import Settings
-from streammiml.kernel.sweep import Learner
+from streammiml.kernel.sweep import Learner, make_tally
+from streammiml.learn.clock import CHECKPOINTS, KERNEL, VALIDATION, Clock, Work
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.run import SETTINGS, RunFolder
+from streammiml.learn.run import FINGERPRINTS, SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
 from streammiml.learn.state import (
     load_checkpoint,
@@ -37,10 +37,8 @@ from streammiml.learn.state import (
     tally_of,
 )
 from streammiml.learn.sweeping import Sweeper
+from streammiml.learn.validation import Validation, open_validation, steps_between_looks
 from streammiml.model import LabelRule, LiftArrays, Model
-from streammiml.scoring import kernel_block
-
-SCORED_AT_ONCE = 256
 
 
 class Stopped(Exception):
@@ -61,13 +59,24 @@ class Progress:
 
     epoch: int
     step: int
+    seconds: float
+    """Since the run began, pauses left out."""
     steps_per_second: float
+    """This and all below: since the last line of the history, or since the run was resumed."""
+    rows_per_second: float
     mb_per_second: float
+    loss: float
+    """Mean loss of a step."""
     share_of_violations: float
-    waited: float
-    """Share of the time that the kernel waited for bags."""
+    """Steps that found a label ranked wrongly."""
+    time: dict[str, float]
+    """Seconds of the kernel, of waiting for bags, of looks and of checkpoints."""
     validation_loss: float | None
+    """Ranking loss of the held-out bags, where they have just been looked at."""
     best_loss: float | None
+    """The lowest so far."""
+    done: float
+    """Share of the steps that the run will make, unless it stops early; no line has it."""
 
 
 def train(
@@ -92,53 +101,50 @@ def train(
         return _Training(store, config, folder, watch).run()
 
 
-def prepare(store: Bags, config: TrainConfig) -> tuple[Budget, Holdout]:
-    """The plan and the bags held out; refuses what cannot be trained on or does not fit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a run will do, before the first row is read."""
+
+    budget: Budget
+    holdout: Holdout
+    """Bags of the training stores that are not trained on."""
+    looks: Validation | None
+    """What early stopping looks at."""
+    every: int
+    """Steps between two lines of the history, and two looks."""
+
+
+def prepare(store: Bags, config: TrainConfig) -> Prepared:
+    """Plan, memory and bags held out; refuses what cannot be trained on or does not fit."""
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to learn from")
     lift = LiftSpec.parse(config.lift)
     n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
-    holdout = Holdout.of(config.validation, store.n_bags)
-    if config.validation:
-        _check_ranked(store, holdout)
-    longest, held_out = _longest_and_held_out(store, holdout)
+    share = config.validation if config.validation_store is None else 0.0
+    holdout = Holdout.of(share, store.n_bags)
+    looks = open_validation(config, store, holdout)
+    held_out, longest = looks.sizes() if looks is not None else (0, 0)
+    longest = max(longest, _longest(store))
     lifted_row = row_bytes(store) + 8 if store.sparse else 4 * n_lifted
     fixed = {
         "weights": state_bytes(config, n_lifted, store.n_labels),
         # The frequencies, and the numbers from which they are made.
         "lift": 2 * 4 * store.n_features * lift.n_fourier,
         "lifted bag": int(longest * lifted_row) * config.threads,
-        "validation": int(held_out * row_bytes(store)) + SCORED_AT_ONCE * store.n_labels * 16,
+        "validation": looks.nbytes(held_out) if looks is not None else 0,
     }
-    return fit(store, config, fixed), holdout
-
-
-def _check_ranked(store: Bags, holdout: Holdout) -> None:
-    """Refuse bags held out of which none could be ranked wrongly: every loss would be 0."""
-    if store.n_labels == 1:
-        raise StreammimlError(
-            f"{store.name} has one label and early stopping looks at the order of labels; "
-            "--validation 0 trains on all bags for --epochs"
-        )
-    bags = holdout.bags()
-    for bag in bags.tolist():
-        if 0 < len(store.labels(bag, bag + 1)[1]) < store.n_labels:
-            return
-    raise StreammimlError(
-        f"none of the {len(bags)} bags held out has both labels that it carries and labels that "
-        "it does not, so early stopping has nothing to look at; give another share, or "
-        "--validation 0"
+    return Prepared(
+        budget=fit(store, config, fixed),
+        holdout=holdout,
+        looks=looks,
+        every=steps_between_looks(config, store, n_lifted, held_out),
     )
 
 
-def _longest_and_held_out(store: Bags, holdout: Holdout) -> tuple[int, int]:
-    """Rows of the longest bag, and of all bags held out."""
-    longest = held_out = 0
-    for start in range(0, store.n_bags, SCAN_BAGS):
-        sizes = store.bag_sizes(start, min(start + SCAN_BAGS, store.n_bags))
-        longest = max(longest, int(sizes.max()))
-        held_out += int(sizes[holdout.chosen(start + np.arange(len(sizes)))].sum())
-    return longest, held_out
+def _longest(store: Bags) -> int:
+    """Rows of the longest bag."""
+    starts = range(0, store.n_bags, SCAN_BAGS)
+    return max(int(store.bag_sizes(a, min(a + SCAN_BAGS, store.n_bags)).max()) for a in starts)
 
 
 class _Training:
@@ -153,7 +159,6 @@ class _Training:
     ) -> None:
         self._store, self._folder, self._watch = store, folder, watch
         self._config = config
-        self._held_out: list[BagBlock] = []
         self._signal = 0
         self._waiting = False
         self._saved_at = (0, time.monotonic())
@@ -162,8 +167,16 @@ class _Training:
         folder = self._folder
         if folder is not None and folder.exists:
             self._adopt(folder)
-        budget, self._holdout = prepare(self._store, self._config)
-        self._plan, self._read = budget.plan, budget.read
+        ready = prepare(self._store, self._config)
+        self._plan, self._read = ready.budget.plan, ready.budget.read
+        self._holdout, self._looks, self._every = ready.holdout, ready.looks, ready.every
+        self._config = replace(
+            self._config,
+            block_bags=self._plan.block_bags,
+            mix_blocks=self._plan.mix_blocks,
+            validate_every=self._every,
+        )
+        self._check_looks(folder)
         found = load_checkpoint(folder.checkpoints) if folder is not None else None
         if found is None:
             fitted = self._fitted()
@@ -177,18 +190,37 @@ class _Training:
                 )
         if folder is not None:
             # Again on every resume: it may have been told to go on for longer.
-            fixed = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
-            recorded = {**self._config.recorded(), **fixed, "fingerprint": self._store.fingerprint}
-            folder.record(recorded)
-        if folder is not None:
+            folder.record({**self._config.recorded(), **self._made_of()})
             folder.cut_history(self._state.at.history_bytes)
+        self._clock, self._noted, self._before = Clock(), Work(), self._state.at.seconds
         with self._listening():
             self._loop()
+            if folder is not None:
+                self._save()
+            self._last_look()
         model = self._model()
         if folder is not None:
-            self._save()
             model.save(folder.model)
         return model
+
+    def _made_of(self) -> dict[str, Any]:
+        """Fingerprints of what decides the result beside the settings."""
+        found = {"fingerprint": self._store.fingerprint}
+        if self._config.validation_store is not None and self._looks is not None:
+            found["validation_fingerprint"] = self._looks.store.fingerprint
+        return found
+
+    def _check_looks(self, folder: RunFolder | None) -> None:
+        """Refuse to go on with another validation store than the run began with."""
+        if folder is None or not folder.exists:
+            return
+        recorded = folder.settings().get("validation_fingerprint")
+        here = self._made_of().get("validation_fingerprint")
+        if recorded != here:
+            raise StreammimlError(
+                f"{folder.path} was begun with a validation store of fingerprint {recorded}, "
+                f"{self._config.validation_store} has {here}"
+            )
 
     def _adopt(self, folder: RunFolder) -> None:
         """Take over what was resolved when the run began; refuse what contradicts it."""
@@ -200,7 +232,8 @@ class _Training:
             )
         given = self._config.given()
         folder.check_same(given)
-        del recorded["fingerprint"]
+        for name in FINGERPRINTS:
+            recorded.pop(name, None)
         known = TrainConfig().recorded()
         try:
             for name in recorded:
@@ -263,8 +296,7 @@ class _Training:
             Settings(config.seed, config.step_size, config.decay, config.max_norm),
             self._state.lift,
         )
-        self._begun, self._begun_step, self._bytes = time.monotonic(), at.step, 0
-        tally = tally_of(at)
+        self._tally = tally_of(at)
         with (
             Stream(
                 self._store,
@@ -284,17 +316,19 @@ class _Training:
                         at.epoch, at.place = batch.epoch, 0
                         return
                     many = min(len(batch.numbers) - done, self._until_event())
-                    wrong = sweeper.sweep(batch.bags, done, done + many, at.step, tally)
+                    with self._clock.spending(KERNEL):
+                        wrong = sweeper.sweep(batch.bags, done, done + many, at.step, self._tally)
                     if wrong >= 0:
                         raise StreammimlError(
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
                             f"number; a smaller --step-size than {config.step_size} may help"
                         )
+                    ends = batch.bags.bag_offsets
+                    n_bytes = batch.bags.nbytes * many // len(batch.numbers)
+                    self._clock.did(many, int(ends[done + many] - ends[done]), n_bytes)
                     done += many
                     at.step += many
                     at.epoch, at.place = batch.epoch, int(batch.places[done - 1]) + 1
-                    at.tally_counts, at.tally_loss = tally.counts.tolist(), float(tally.loss[0])
-                    self._bytes += batch.bags.nbytes * many // len(batch.numbers)
                     self._events()
                     if self._done():
                         return
@@ -325,30 +359,32 @@ class _Training:
     def _until_event(self) -> int:
         """Steps until something must happen at an exact step."""
         at, config = self._state.at, self._config
-        ends = [self._every() - at.step % self._every()] if config.validation else []
+        ends = [self._every - at.step % self._every]
         steps, _ = config.checkpoint_interval()
         ends += [steps - at.step % steps] if steps else []
         ends += [config.max_steps - at.step] if config.max_steps else []
-        return min(ends, default=1 << 60)
-
-    def _every(self) -> int:
-        """Steps between looks at the held-out bags."""
-        return self._config.validate_every or max(1000, 8 * self._holdout.size)
+        return min(ends)
 
     def _done(self) -> bool:
         at, config = self._state.at, self._config
         if config.max_steps is not None and at.step >= config.max_steps:
             return True
-        return at.epoch >= config.epochs or (
-            config.validation > 0 and at.bad_checks >= config.patience
-        )
+        return at.epoch >= config.epochs or self._stopped_early()
+
+    def _stopped_early(self) -> bool:
+        return self._looks is not None and self._state.at.bad_checks >= self._config.patience
 
     def _events(self) -> None:
         at, config = self._state.at, self._config
-        looked = config.validation > 0 and at.step % self._every() == 0
-        if looked:
-            self._look()
-        self._tell()
+        self._clock.waited(self._stream.waited)
+        at.tally_counts, at.tally_loss = self._tally.counts.tolist(), float(self._tally.loss[0])
+        if at.step % self._every == 0:
+            at.history_bytes = self._note(self._look())
+            self._tally = make_tally()
+            at.tally_counts, at.tally_loss = self._tally.counts.tolist(), 0.0
+            self._noted = self._clock.work()
+        else:
+            self._watch(self._progress(None))
         steps, seconds = config.checkpoint_interval()
         saved_step, saved_time = self._saved_at
         due = (steps and at.step % steps == 0) or (
@@ -365,8 +401,10 @@ class _Training:
             self._save()
         raise Stopped(self._signal, self._state.at.step)
 
-    def _look(self) -> None:
+    def _look(self) -> float | None:
         """Ranking loss of the held-out bags under the weights that would be returned."""
+        if self._looks is None:
+            return None
         at, weights = self._state.at, self._state.returned()
         loss = self._validation_loss(weights)
         if at.best_loss is None or loss < at.best_loss:
@@ -374,48 +412,60 @@ class _Training:
             self._state.best = weights
         else:
             at.bad_checks += 1
-        progress = self._progress(loss)
-        if self._folder is not None:
-            at.history_bytes = self._folder.note(
-                {**asdict(progress), "seconds": round(time.monotonic() - self._begun, 3)}
-            )
-        self._watch(progress)
+        return loss
+
+    def _last_look(self) -> None:
+        """Look at where the run ended, so that what is returned is no worse than that.
+
+        No checkpoint knows of it: a run that goes on must be the one that never ended here.
+        """
+        if self._state.at.step % self._every:
+            self._note(self._look())
 
     def _validation_loss(self, weights: Weights) -> float:
-        if not self._held_out:
-            bags = self._holdout.bags()
-            parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
-            read, deadline = self._store.read_bags, self._read.deadline
-            with ReadAhead(read, parts, depth=1, deadline=deadline) as ahead:
-                self._held_out = list(ahead)
-        total = 0
-        for block in self._held_out:
-            scores = score_block(kernel_block(block), self._state.lift, weights)
-            real = np.ascontiguousarray(scores.value[:, :-1])
-            total += int(ranking_loss_sum(real, block.label_offsets, block.label_indices))
-        return ranking_loss(total, sum(map(len, self._held_out)))
+        assert self._looks is not None, "asked only where there are bags to look at"
+        with self._clock.spending(VALIDATION):
+            return self._looks.loss(self._state.lift, weights, self._read.deadline)
 
-    def _progress(self, loss: float | None = None) -> Progress:
-        at = self._state.at
-        seconds = max(time.monotonic() - self._begun, 1e-9)
+    def _note(self, loss: float | None) -> int:
+        """A line of the history; the size of the file with it."""
+        progress = self._progress(loss)
+        self._watch(progress)
+        if self._folder is None:
+            return 0
+        entry = asdict(progress)
+        del entry["done"]
+        return self._folder.note(entry)
+
+    def _progress(self, loss: float | None) -> Progress:
+        at, now = self._state.at, self._clock.work()
+        at.seconds = self._before + now.seconds
+        work, n_steps = now - self._noted, max(1, at.tally_counts[0])
         return Progress(
             epoch=at.epoch,
             step=at.step,
-            steps_per_second=(at.step - self._begun_step) / seconds,
-            mb_per_second=self._bytes / seconds / 1e6,
-            share_of_violations=at.tally_counts[1] / max(1, at.tally_counts[0]),
-            waited=self._stream.waited / seconds,
+            seconds=round(at.seconds, 3),
+            steps_per_second=round(work.a_second(work.steps), 1),
+            rows_per_second=round(work.a_second(work.rows), 1),
+            mb_per_second=round(work.a_second(work.n_bytes) / 1e6, 3),
+            loss=at.tally_loss / n_steps,
+            share_of_violations=at.tally_counts[1] / n_steps,
+            time=work.times(),
             validation_loss=loss,
             best_loss=at.best_loss,
+            done=self._share_done(),
         )
 
-    def _tell(self) -> None:
-        self._watch(self._progress())
+    def _share_done(self) -> float:
+        at, config = self._state.at, self._config
+        done = (at.epoch + at.place / self._plan.n_bags) / config.epochs
+        return min(1.0, max(done, at.step / config.max_steps if config.max_steps else 0.0))
 
     def _save(self) -> None:
         folder = self._folder
         assert folder is not None, "only runs in a folder are saved"
-        save_checkpoint(folder.checkpoints, self._state, self._key())
+        with self._clock.spending(CHECKPOINTS):
+            save_checkpoint(folder.checkpoints, self._state, self._key())
         self._saved_at = (self._state.at.step, time.monotonic())
 
     @contextmanager
@@ -445,9 +495,8 @@ class _Training:
         state, store, config = self._state, self._store, self._config
         weights = state.best if state.best is not None else state.returned()
         m = config.shared_dim if config.shared_space else lift_width(state.lift)
-        kept = {"block_bags": self._plan.block_bags, "mix_blocks": self._plan.mix_blocks}
-        recorded = {**config.recorded(), **kept}
-        for name in ("memory", "checkpoint_every"):
+        recorded = config.recorded()
+        for name in ("memory", "checkpoint_every", "validation_store"):
             del recorded[name]
         return Model(
             shared=weights.shared[:, :m],
@@ -457,7 +506,7 @@ class _Training:
             label_names=None if store.label_names is None else tuple(store.label_names),
             settings={**recorded, "scale": state.at.scale},
             provenance={
-                "fingerprint": store.fingerprint,
+                **self._made_of(),
                 "steps": state.at.step,
                 "best_step": state.at.best_step,
             },

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from streammiml.bags.store import open_store
 from streammiml.config import TrainConfig, format_size
 from streammiml.errors import StreammimlError, unknown
+from streammiml.learn.run import FINGERPRINTS
 from streammiml.learn.trainer import Progress, Stopped, prepare
 from streammiml.learn.trainer import train as train_model
 
@@ -80,7 +81,7 @@ def merged(options: Options | None, file: Path | None) -> Options:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise StreammimlError(f"{file} cannot be read: {error}") from None
         known = [field.name for field in fields(TrainConfig)]
-        given.pop("fingerprint", None)
+        given = {name: value for name, value in given.items() if name not in FINGERPRINTS}
         try:
             for name in given:
                 if name not in known:
@@ -93,10 +94,10 @@ def merged(options: Options | None, file: Path | None) -> Options:
 
 def _say_budget(stores: list[str], settings: TrainConfig) -> None:
     store = open_store(stores)
-    budget, holdout = prepare(store, settings)
-    plan = budget.plan
-    print(f"bags to train on  {store.n_bags - holdout.size:,}")
-    print(f"bags held out     {holdout.size:,}")
+    ready = prepare(store, settings)
+    budget, plan = ready.budget, ready.budget.plan
+    print(f"bags to train on  {store.n_bags - ready.holdout.size:,}")
+    print(f"bags held out     {ready.holdout.size:,}")
     print(f"blocks            {plan.n_blocks:,} of {plan.block_bags} bags, {plan.window} mixed")
     print(f"variance inflation of label counts, at worst  {plan.vif:.2f}")
     for name, size in budget.held.items():
@@ -122,7 +123,7 @@ class _Show:
             f"{progress.steps_per_second:,.0f} steps/s",
             f"{progress.mb_per_second:.0f} MB/s",
             f"violations {progress.share_of_violations:.2f}",
-            f"waited {progress.waited:.0%}",
+            f"waited {progress.time['reading']:.1f} s",
         ]
         words += [] if loss is None else [f"ranking loss {loss:.4f}"]
         print(", ".join(words), file=sys.stderr, flush=True)

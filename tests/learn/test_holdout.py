@@ -61,3 +61,17 @@ def test_holdout__does_not_follow_the_order_of_visits():
 def test_holdout__a_share_that_leaves_no_bag_on_either_side_is_refused(share, n_bags, line):
     with pytest.raises(StreammimlError, match=line):
         Holdout.of(share, n_bags)
+
+
+@pytest.mark.parametrize("n_bags", [1, 700, MOST_BAGS])
+def test_of_all__is_every_bag_of_a_store_that_is_not_large(n_bags):
+    assert Holdout.of_all(n_bags).bags().tolist() == [*range(n_bags)]
+
+
+def test_of_all__is_about_as_many_as_are_looked_at_of_a_large_one():
+    assert abs(Holdout.of_all(10**6).size - MOST_BAGS) < 5 * np.sqrt(MOST_BAGS)
+
+
+def test_of_all__of_no_bags_is_refused():
+    with pytest.raises(StreammimlError, match="validation store of 0 bags leaves none to look at"):
+        Holdout.of_all(0)

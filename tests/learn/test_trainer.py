@@ -17,6 +17,7 @@ from streammiml.errors import StreammimlError
 from streammiml.learn import trainer
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.trainer import train
+from streammiml.learn.validation import steps_between_looks
 from streammiml.model import Model
 from tests.planted import planted
 from tests.stores import sizes, write_store
@@ -54,9 +55,10 @@ def model_bytes(run):
 
 
 def history(run):
-    """Steps and losses; times and speeds differ from run to run."""
+    """What does not depend on the clock; times and speeds differ from run to run."""
     lines = (run / "history.jsonl").read_text().splitlines()
-    return [(e["step"], e["epoch"], e["validation_loss"]) for e in map(json.loads, lines)]
+    kept = ("step", "epoch", "validation_loss", "best_loss", "loss", "share_of_violations")
+    return [tuple(entry[name] for name in kept) for entry in map(json.loads, lines)]
 
 
 # The same bytes.
@@ -149,7 +151,7 @@ def test_resume__after_any_number_of_steps_ends_in_the_same_bytes(kind, made, wh
         train(store, small(**changes, max_steps=int(stop)), run=run, resume=True)
     train(store, small(**changes, max_steps=10**9), run=run, resume=True)
     assert_same_model(run, whole(kind))
-    assert history(run) == history(whole(kind)) if kind != "no holdout" else True
+    assert history(run) == history(whole(kind))
 
 
 def assert_same_model(run, other):
@@ -349,6 +351,7 @@ def test_early_stop__keeps_the_best_model(made, monkeypatch, tmp_path):
     model = train(made(), small(epochs=100, patience=3), run=tmp_path / "run")
     assert model.provenance["steps"] == 6 * 90
     assert model.provenance["best_step"] == 3 * 90
+    monkeypatch.undo()
     at_best = train(made(), small(max_steps=270, validation=0.1, validate_every=10**9))
     np.testing.assert_array_equal(model.shared, at_best.shared)
     np.testing.assert_array_equal(model.labels, at_best.labels)
@@ -380,7 +383,9 @@ def test_early_stop__patience_goes_on_counting_after_a_resume(made, monkeypatch,
 
 def test_validation__of_0_looks_at_nothing_and_returns_the_end(made, tmp_path):
     model = train(made(), small(validation=0.0), run=tmp_path / "run")
-    assert not (tmp_path / "run/history.jsonl").exists()
+    assert [line[:3] for line in history(tmp_path / "run")] == [
+        (step, (step - 1) // N_BAGS, None) for step in range(90, 3 * N_BAGS + 1, 90)
+    ]
     assert model.provenance["best_step"] == 0
     assert model.provenance["steps"] == 3 * N_BAGS
 
@@ -388,8 +393,158 @@ def test_validation__of_0_looks_at_nothing_and_returns_the_end(made, tmp_path):
 def test_validation__the_loss_is_that_of_the_model_which_is_returned(made, tmp_path):
     model = train(made(), small(), run=tmp_path / "run")
     bags = made().read_bags(Holdout.of(0.1, N_BAGS).bags())
-    best = min(loss for _, _, loss in history(tmp_path / "run"))
+    best = min(line[2] for line in history(tmp_path / "run"))
     assert loss_of(model, bags) == pytest.approx(best, abs=1e-6)
+
+
+@pytest.mark.parametrize("last", [0.1, 0.9])
+def test_last_look__the_end_is_looked_at_and_returned_if_it_is_best(last, made, monkeypatch):
+    steps = []
+    with_losses(monkeypatch, [0.5, 0.3, last])
+    model = train(made(), small(max_steps=200), watch=lambda p: steps.append(p.step))
+    assert model.provenance["best_step"] == (200 if last < 0.3 else 180)
+    monkeypatch.undo()
+    if last < 0.3:
+        end = train(made(), small(max_steps=200, validation=0.1, validate_every=10**9))
+        np.testing.assert_array_equal(model.labels, end.labels)
+
+
+def test_last_look__leaves_no_trace_in_a_run_that_goes_on(made, monkeypatch, tmp_path):
+    run = tmp_path / "run"
+    # The last looks find losses lower than any other; those of the run that goes on do not.
+    with_losses(monkeypatch, [0.5, 0.4, 0.01])
+    assert train(made(), small(max_steps=200), run=run).provenance["best_step"] == 200
+    with_losses(monkeypatch, [0.3, 0.2])
+    longer = train(made(), small(max_steps=360), run=run, resume=True)
+    assert longer.provenance["best_step"] == 360
+    assert [line[2] for line in history(run)] == [0.5, 0.4, 0.3, 0.2]
+
+
+# A store of its own to look at.
+
+
+def test_validation_store__its_bags_are_looked_at_and_all_others_trained_on(made, tmp_path):
+    other = made(seed=5, n_bags=60, suffix="parquet")
+    config = small(validation_store=other.name)
+    model = train(made(), config, run=tmp_path / "run")
+    assert model.provenance["steps"] == 3 * N_BAGS
+    assert model.provenance["validation_fingerprint"] == other.fingerprint
+    best = min(line[2] for line in history(tmp_path / "run"))
+    assert loss_of(model, other.read(0, 60)) == pytest.approx(best, abs=1e-6)
+    assert other.name.encode() not in model_bytes(tmp_path / "run")
+
+
+def test_validation_store__resumes_to_the_same_bytes_from_wherever_it_lies(made, tmp_path):
+    one, two = made(seed=5, n_bags=60), made(seed=5, n_bags=60, suffix="parquet")
+    train(made(), small(validation_store=one.name), run=tmp_path / "whole")
+    for crash in (100, 300):
+        crash_at(made(), small(validation_store=one.name), tmp_path / "run", crash)
+    train(made(), small(validation_store=two.name), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+    assert history(tmp_path / "run") == history(tmp_path / "whole")
+
+
+def test_validation_store__several_are_joined_and_the_share_of_bags_is_bounded(made, monkeypatch):
+    names = ",".join(made(seed=5, n_bags=n).name for n in (60, 40))
+    assert trainer.prepare(made(), small(validation_store=names)).looks.bags.tolist() == [
+        *range(100)
+    ]
+    monkeypatch.setattr("streammiml.learn.holdout.MOST_BAGS", 20)
+    assert 5 < len(trainer.prepare(made(), small(validation_store=names)).looks.bags) < 40
+
+
+def test_validation_store__another_one_than_the_run_began_with_is_refused(made, tmp_path):
+    one, two = made(seed=5, n_bags=60), made(seed=6, n_bags=60)
+    config = small(validation_store=one.name, max_steps=95)
+    train(made(), config, run=tmp_path / "run")
+    train(made(), small(max_steps=100), run=tmp_path / "run", resume=True)
+    line = f"begun with a validation store of fingerprint {one.fingerprint}, .*{two.fingerprint}"
+    with pytest.raises(StreammimlError, match=line):
+        train(made(), small(validation_store=two.name), run=tmp_path / "run", resume=True)
+    train(made(), small(max_steps=95), run=tmp_path / "plain")
+    with pytest.raises(StreammimlError, match="begun with a validation store of fingerprint None"):
+        train(made(), config, run=tmp_path / "plain", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ({"n_features": 7}, "has 6 features and the validation store .* 7; use one that was made"),
+        ({"n_labels": 6}, "has 5 labels and the validation store .* 6; use one that was made"),
+        ({"sparse": True}, "has dense rows and the validation store .* sparse ones; convert"),
+    ],
+)
+def test_validation_store__that_a_model_could_not_score_is_refused(
+    other, line, made, tmp_path, monkeypatch
+):
+    name = made(n_bags=80, **other).name
+    refused(made(), small(validation_store=name), line, tmp_path, monkeypatch)
+
+
+def test_validation_store__labels_of_other_names_are_refused(tmp_path):
+    names = ("a", "b", "c", "d", "e"), ("a", "b", "d", "c", "e")
+    stores = [
+        write_store(tmp_path / f"{i}.zarr", planted(60), label_names=each)
+        for i, each in enumerate(names)
+    ]
+    line = "label 2 is 'c' in .*0.zarr and 'd' in the validation store .*1.zarr"
+    refused(stores[0], small(validation_store=stores[1].name), line, tmp_path)
+
+
+# How often.
+
+
+@given(
+    held_out=st.integers(1, 10**5),
+    n_labels=st.integers(1, 2000),
+    shared=st.booleans(),
+    lift=st.sampled_from(["none", "fourier:100"]),
+)
+def test_looks__cost_a_tenth_of_the_multiplications_at_most(held_out, n_labels, shared, lift):
+    class Shape:
+        n_rows, n_bags, sparse, n_features, n_values = 4000, 1000, False, 20, 80_000
+
+    Shape.n_labels = n_labels
+    config = TrainConfig(shared_dim=30, subconcepts=4, shared_space=shared, lift=lift)
+    width = 121 if lift != "none" else 21
+    every = steps_between_looks(config, Shape, width, held_out)
+    per_label, before = (4 * 30, width * 30) if shared else (4 * width, 0)
+    before += 20 * 100 if lift != "none" else 0
+    look = held_out * (before + (n_labels + 1) * per_label)
+    steps = every * 4 * (before + 2 * per_label)
+    assert look <= 0.1 * steps
+    assert every == 1000 or look > 0.0999 * (steps - 4 * (before + 2 * per_label))
+
+
+# The history.
+
+
+def test_history__says_where_the_time_went_and_goes_on_counting(made, tmp_path):
+    run = tmp_path / "run"
+    train(made(), small(max_steps=400), run=run)
+    train(made(), small(max_steps=700), run=run, resume=True)
+    entries = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    seconds = [entry["seconds"] for entry in entries]
+    assert seconds == sorted(seconds)
+    for entry in entries:
+        assert set(entry["time"]) == {"kernel", "reading", "validation", "checkpoints"}
+        assert min(entry["time"].values()) >= 0
+        assert entry["time"]["validation"] > 0
+        assert sum(entry["time"].values()) <= entry["seconds"] + 0.01
+        assert entry["rows_per_second"] > entry["steps_per_second"] > 0
+        assert entry["mb_per_second"] > 0
+        assert 0 <= entry["share_of_violations"] <= 1
+        assert entry["loss"] > 0
+
+
+def test_history__loss_and_violations_are_those_since_the_line_before(made, tmp_path):
+    train(made(), small(validation=0.0, validate_every=100), run=tmp_path / "fine")
+    train(made(), small(validation=0.0, validate_every=300), run=tmp_path / "coarse")
+    fine, coarse = history(tmp_path / "fine"), history(tmp_path / "coarse")
+    for i, line in enumerate(coarse):
+        part = fine[3 * i : 3 * i + 3]
+        assert line[4] == pytest.approx(np.mean([each[4] for each in part]))
+        assert line[5] == pytest.approx(np.mean([each[5] for each in part]))
 
 
 def test_model__says_what_it_was_made_of_and_nothing_of_where(made, tmp_path):

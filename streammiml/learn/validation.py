@@ -1,0 +1,147 @@
+"""Looks at held-out bags: their ranking loss under some weights, and how often one may look."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.store import SCAN_BAGS, Bags, open_store
+from streammiml.blocks.budget import row_bytes
+from streammiml.blocks.prefetch import ReadAhead
+from streammiml.config import LiftSpec, TrainConfig
+from streammiml.errors import StreammimlError
+from streammiml.kernel.lift import Lift
+from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
+from streammiml.kernel.score import Weights, score_block
+from streammiml.learn.holdout import Holdout
+from streammiml.scoring import kernel_block
+
+SCORED_AT_ONCE = 256
+LEAST_EVERY = 1000
+MOST_WORK = 0.1
+"""Of the work of the steps between two looks, what one look may cost: multiplications counted."""
+
+
+class Validation:
+    """Bags that early stopping looks at, read once and kept."""
+
+    def __init__(self, store: Bags, bags: NDArray[np.int64]) -> None:
+        self.store, self.bags = store, bags
+        self._kept: list[BagBlock] = []
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.store.name
+
+    def sizes(self) -> tuple[int, int]:
+        """Rows of all of them, and of the longest; only offsets are read."""
+        total = longest = 0
+        for start in range(0, self.store.n_bags, SCAN_BAGS):
+            stop = min(start + SCAN_BAGS, self.store.n_bags)
+            here = self.bags[slice(*np.searchsorted(self.bags, (start, stop)))] - start
+            if len(here):
+                sizes = self.store.bag_sizes(start, stop)[here]
+                total, longest = total + int(sizes.sum()), max(longest, int(sizes.max()))
+        return total, longest
+
+    def nbytes(self, n_rows: int) -> int:
+        """Bytes that they take, with the scores of a look."""
+        return int(n_rows * row_bytes(self.store)) + SCORED_AT_ONCE * self.store.n_labels * 16
+
+    def check_ranked(self) -> None:
+        """Refuse bags of which none could be ranked wrongly: every loss would be 0."""
+        if self.store.n_labels == 1:
+            raise StreammimlError(
+                f"{self.name} has one label and early stopping looks at the order of labels; "
+                "--validation 0 trains on all bags for --epochs"
+            )
+        for bag in self.bags.tolist():
+            if 0 < len(self.store.labels(bag, bag + 1)[1]) < self.store.n_labels:
+                return
+        raise StreammimlError(
+            f"none of the {len(self.bags)} bags held out has both labels that it carries and "
+            "labels that it does not, so early stopping has nothing to look at; give another "
+            "share, or --validation 0"
+        )
+
+    def loss(self, lift: Lift, weights: Weights, deadline: float) -> float:
+        """Ranking loss under these weights."""
+        if not self._kept:
+            self._kept = list(self._read(deadline))
+        total = 0
+        for block in self._kept:
+            scores = score_block(kernel_block(block), lift, weights)
+            real = np.ascontiguousarray(scores.value[:, :-1])
+            total += int(ranking_loss_sum(real, block.label_offsets, block.label_indices))
+        return ranking_loss(total, len(self.bags))
+
+    def _read(self, deadline: float) -> Iterator[BagBlock]:
+        bags = self.bags
+        parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
+        with ReadAhead(self.store.read_bags, parts, depth=1, deadline=deadline) as ahead:
+            yield from ahead
+
+
+def open_validation(config: TrainConfig, store: Bags, holdout: Holdout) -> Validation | None:
+    """What early stopping will look at; None if at nothing."""
+    if config.validation_store is None:
+        found = Validation(store, holdout.bags()) if config.validation else None
+    else:
+        other = open_store(config.validation_store.split(","))
+        _check_alike(other, store, LiftSpec.parse(config.lift))
+        found = Validation(other, Holdout.of_all(other.n_bags).bags())
+    if found is not None:
+        found.check_ranked()
+    return found
+
+
+def _check_alike(other: Bags, store: Bags, lift: LiftSpec) -> None:
+    """Refuse a validation store that a model of the training store could not score."""
+    for what, mine, theirs in (
+        ("features", store.n_features, other.n_features),
+        ("labels", store.n_labels, other.n_labels),
+    ):
+        if mine != theirs:
+            raise StreammimlError(
+                f"{store.name} has {mine} {what} and the validation store {other.name} {theirs}; "
+                "use one that was made the same way"
+            )
+    names = zip(store.label_names or (), other.label_names or (), strict=False)
+    for i, (mine_name, other_name) in enumerate(names):
+        if mine_name != other_name:
+            raise StreammimlError(
+                f"label {i} is {mine_name!r} in {store.name} and {other_name!r} in the validation "
+                f"store {other.name}; use one with the same labels in the same order"
+            )
+    if store.sparse != other.sparse and (lift.n_fourier or lift.context or not store.sparse):
+        kinds = ["sparse" if each.sparse else "dense" for each in (store, other)]
+        raise StreammimlError(
+            f"{store.name} has {kinds[0]} rows and the validation store {other.name} {kinds[1]} "
+            "ones; convert one of them"
+        )
+
+
+def steps_between_looks(config: TrainConfig, store: Bags, n_lifted: int, held_out: int) -> int:
+    """Steps between looks at ``held_out`` rows, so that looks cost a tenth of the steps at most.
+
+    By counted multiplications, never by the clock, so that a run is the same on any machine. A look
+    takes each row to the shared space and scores every label; a step at least two of them. With
+    nothing to look at, an epoch.
+    """
+    if config.validate_every:
+        return config.validate_every
+    if not held_out:
+        return max(LEAST_EVERY, store.n_bags)
+    width = store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
+    inside = config.shared_dim if config.shared_space else width
+    shared = width * config.shared_dim if config.shared_space else 0.0
+    lift = float(store.n_features * LiftSpec.parse(config.lift).n_fourier)
+    label = config.subconcepts * inside
+    look = held_out * (lift + shared + (store.n_labels + 1) * label)
+    step = store.n_rows / store.n_bags * (lift + shared + 2 * label)
+    return max(LEAST_EVERY, math.ceil(look / (MOST_WORK * step)))
