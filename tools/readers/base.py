@@ -72,6 +72,9 @@ class SourceOptions:
     """Number of features, where the source need not show the last one."""
     sparse: bool | None = None
     """Whether rows are stored sparse; as the source has them unless given."""
+    group: bool = False
+    """Whether rows of a bag may lie apart: a bag that returns comes as another bag of its id, and
+    the converter joins them, in the order of their first rows."""
     span_bytes: int = SPAN_BYTES
     """Bytes of source that a span takes, about."""
 
