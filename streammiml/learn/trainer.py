@@ -19,7 +19,7 @@ from streammiml.blocks.budget import Budget, fit, row_bytes
 from streammiml.blocks.plan import permuted
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
-from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_size
+from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, check_whole, parse_size
 from streammiml.errors import StoreError, StreammimlError, unknown
 from streammiml.kernel.lift import lift_width
 from streammiml.kernel.score import Weights
@@ -85,20 +85,30 @@ def train(
     *,
     run: str | Path | None = None,
     resume: bool = False,
+    extend: int = 0,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Model:
     """Train a model on a store, several, or a view; with ``run``, in a folder that can be resumed.
 
     Training stops after ``config.epochs``, or when the ranking loss of held-out bags has not
     fallen for ``config.patience`` looks, and returns the best model. A resumed run keeps its
-    settings; those of ``config`` that are not the default may change how long it goes on and
-    what memory it takes, and are refused if they contradict anything else.
+    settings; those of ``config`` that are not the default may change how long it goes on
+    (``epochs``, ``max_steps``, ``patience``) and what memory it takes, and are refused if they
+    contradict anything else.
+
+    ``extend`` goes on with the run in ``run``, finished or not, for so many epochs more than it was
+    to have. If it had stopped early, its patience grows by as much as it was, from the looks that
+    have passed. The result is, to the byte, that of the run begun with the longer settings, which
+    are recorded at once: after a kill, ``resume`` goes on.
     """
     store = stores if isinstance(stores, Bags) else open_store(stores)
     config = config or TrainConfig()
-    folder = RunFolder(Path(run), resume=resume) if run is not None else None
+    check_whole("extend", extend, 0)
+    if extend and run is None:
+        raise StreammimlError("extend goes on with a run; name its folder")
+    folder = RunFolder(Path(run), resume=resume or extend > 0) if run is not None else None
     with folder or nullcontext():
-        return _Training(store, config, folder, watch).run()
+        return _Training(store, config, folder, watch).run(extend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +173,12 @@ class _Training:
         self._waiting = False
         self._saved_at = (0, time.monotonic())
 
-    def run(self) -> Model:
+    def run(self, extend: int) -> Model:
         folder = self._folder
         if folder is not None and folder.exists:
-            self._adopt(folder)
+            self._adopt(folder, extend)
+        elif folder is not None and extend:
+            raise StreammimlError(f"{folder.path} holds no run to extend; leave --extend out")
         ready = prepare(self._store, self._config)
         self._plan, self._read = ready.budget.plan, ready.budget.read
         self._holdout, self._looks, self._every = ready.holdout, ready.looks, ready.every
@@ -188,6 +200,9 @@ class _Training:
                 raise StreammimlError(
                     f"the checkpoints of {folder.path} belong to another run"  # type: ignore[union-attr]
                 )
+        if extend and self._stopped_early():
+            patience = self._state.at.bad_checks + self._config.patience
+            self._config = replace(self._config, patience=patience)
         if folder is not None:
             # Again on every resume: it may have been told to go on for longer.
             folder.record({**self._config.recorded(), **self._made_of()})
@@ -222,7 +237,7 @@ class _Training:
                 f"{self._config.validation_store} has {here}"
             )
 
-    def _adopt(self, folder: RunFolder) -> None:
+    def _adopt(self, folder: RunFolder, extend: int) -> None:
         """Take over what was resolved when the run began; refuse what contradicts it."""
         recorded = folder.settings()
         if recorded.get("fingerprint") != self._store.fingerprint:
@@ -239,9 +254,21 @@ class _Training:
             for name in recorded:
                 if name not in known:
                     raise unknown("option", name, known)
-            self._config = replace(TrainConfig(), **{**recorded, **given})
+            found = replace(TrainConfig(), **{**recorded, **given})
         except StreammimlError as error:
             raise StreammimlError(f"{folder.path / SETTINGS}: {error}") from None
+        epochs = recorded.get("epochs", found.epochs)
+        if extend and found.epochs != epochs:
+            raise StreammimlError(
+                f"--extend {extend} is beyond the {epochs} epochs of {folder.path}, and "
+                f"--epochs {found.epochs} says otherwise; give one of them"
+            )
+        if extend and found.max_steps is not None:
+            raise StreammimlError(
+                f"{folder.path} ends after {found.max_steps:,} steps, whatever its epochs; "
+                "--resume with a larger --max-steps goes on"
+            )
+        self._config = replace(found, epochs=found.epochs + extend)
 
     def _key(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""

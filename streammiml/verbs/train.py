@@ -36,6 +36,7 @@ class Options(TrainConfig):
 def train(
     *paths: Annotated[str, Parameter(name="STORE... RUN", negative="")],
     resume: bool = False,
+    extend: int = 0,
     dry_run: bool = False,
     config: Path | None = None,
     options: Annotated[Options | None, Parameter(name="*")] = None,
@@ -48,6 +49,9 @@ def train(
         Stores, folders or URLs, then the folder of the run.
     resume
         Go on with the run if the folder holds one, begin it otherwise.
+    extend
+        Go on with the run for so many epochs more than it was to have; one that stopped early gets
+        as much patience again. After a kill, --resume goes on.
     dry_run
         Say what would be held and read, and how well bags are mixed; train nothing.
     config
@@ -64,7 +68,7 @@ def train(
         print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
     show = _Show()
     try:
-        model = train_model(stores, settings, run=run, resume=resume, watch=show)
+        model = train_model(stores, settings, run=run, resume=resume, extend=extend, watch=show)
     except Stopped as stop:
         print(f"streammiml: {stop}; the same command with --resume goes on", file=sys.stderr)
         return 128 + stop.number

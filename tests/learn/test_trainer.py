@@ -182,13 +182,17 @@ def test_resume__from_wherever_the_last_checkpoint_is(kind, every, made, whole, 
     assert history(tmp_path / "run") == history(whole(kind))
 
 
-def crash_at(store, config, run, step):
+def crashing(step):
     def watch(progress):
         if progress.step >= step:
             raise Crash
 
+    return watch
+
+
+def crash_at(store, config, run, step):
     with pytest.raises(Crash):
-        train(store, config, run=run, resume=True, watch=watch)
+        train(store, config, run=run, resume=True, watch=crashing(step))
 
 
 @settings(max_examples=8)
@@ -275,6 +279,73 @@ def test_resume__with_more_epochs_is_the_longer_run(made, tmp_path):
         train(made(), small(epochs=epochs), run=tmp_path / "run", resume=True)
     train(made(), small(epochs=5), run=tmp_path / "whole")
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_extend__is_the_run_that_was_begun_with_more_epochs(made, tmp_path):
+    train(made(), small(epochs=5), run=tmp_path / "whole")
+    train(made(), small(epochs=2), run=tmp_path / "finished")
+    train(made(), run=tmp_path / "finished", extend=3)
+    crash_at(made(), small(epochs=2), tmp_path / "killed", 200)
+    train(made(), small(epochs=2), run=tmp_path / "killed", extend=3)
+    train(made(), small(epochs=1), run=tmp_path / "again")
+    for _ in range(4):
+        train(made(), run=tmp_path / "again", extend=1)
+    for name in ("finished", "killed", "again"):
+        assert model_bytes(tmp_path / name) == model_bytes(tmp_path / "whole"), name
+        assert history(tmp_path / name) == history(tmp_path / "whole"), name
+
+
+def test_extend__once_told_is_remembered_by_a_run_that_is_killed(made, tmp_path):
+    train(made(), small(epochs=5), run=tmp_path / "whole")
+    train(made(), small(epochs=2), run=tmp_path / "run")
+    with pytest.raises(Crash):
+        train(made(), run=tmp_path / "run", extend=3, watch=crashing(700))
+    train(made(), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_extend__a_run_that_stopped_early_gets_as_much_patience_again(made, monkeypatch, tmp_path):
+    losses = [0.5, 0.4, 0.6, 0.6, 0.6, 0.6, 0.3, *[0.6] * 9]
+    with_losses(monkeypatch, losses)
+    train(made(), small(epochs=15, patience=6), run=tmp_path / "whole")
+    with_losses(monkeypatch, losses)
+    model = train(made(), small(epochs=10, patience=3), run=tmp_path / "run")
+    assert model.provenance["steps"] == 5 * 90
+    with_losses(monkeypatch, losses[5:])
+    model = train(made(), run=tmp_path / "run", extend=5)
+    assert (model.provenance["steps"], model.provenance["best_step"]) == (13 * 90, 7 * 90)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+def test_resume__with_more_patience_is_the_more_patient_run(made, monkeypatch, tmp_path):
+    losses = [0.5, 0.4, 0.6, 0.6, 0.6, 0.6, 0.6]
+    with_losses(monkeypatch, losses)
+    train(made(), small(epochs=9, patience=5), run=tmp_path / "whole")
+    with_losses(monkeypatch, losses)
+    train(made(), small(epochs=9, patience=2), run=tmp_path / "run")
+    with_losses(monkeypatch, losses[4:])
+    train(made(), small(epochs=9, patience=5), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("config", "how", "line"),
+    [
+        (small(epochs=9), {"extend": 2}, "--extend 2 is beyond the 3 epochs of .*--epochs 9 says"),
+        (None, {"extend": -1}, "extend must be a whole number at least 0, got -1"),
+        (small(max_steps=9), {"extend": 1}, "ends after 9 steps, .*--resume with a larger --max"),
+        (None, {"extend": 1, "run": None}, "extend goes on with a run; name its folder"),
+        (None, {"extend": 1, "run": "other"}, "other holds no run to extend; leave --extend out"),
+    ],
+)
+def test_extend__what_cannot_be_extended_is_one_line(config, how, line, made, whole, tmp_path):
+    where = {"run": whole("dense"), **how}
+    if where["run"] == "other":
+        where["run"] = tmp_path / "other"
+    before = model_bytes(whole("dense"))
+    with pytest.raises(StreammimlError, match=line):
+        train(made(), config, **where)
+    assert model_bytes(whole("dense")) == before
 
 
 def test_resume__control_any_part_of_the_state_that_is_lost_shows(made, whole, tmp_path):

@@ -144,6 +144,18 @@ def test_resume__may_go_on_for_longer_also_to_the_default(store, tmp_path, capsy
     assert (settings["epochs"], settings["max_steps"]) == (100, 700)
 
 
+def test_extend__goes_on_for_more_epochs(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run")]
+    assert run([*words, *QUICK]) == 0
+    assert run([*words, *QUICK, "--extend=3"]) == 0
+    assert run(["train", store, str(tmp_path / "whole"), *QUICK[:2], "--epochs=5", QUICK[3]]) == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "whole"))
+    assert one.read_bytes() == two.read_bytes()
+    said(capsys)
+    line = refused(capsys, "train", store, tmp_path / "none", "--extend=3")
+    assert "none holds no run to extend" in line
+
+
 # Options from a file.
 
 
