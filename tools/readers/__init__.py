@@ -9,6 +9,7 @@ from streammiml_tools.readers.base import Reader
 
 READERS: dict[str, str] = {
     "arff": "streammiml_tools.readers.arff:READER",
+    "csv": "streammiml_tools.readers.delimited:READER",
     "npz": "streammiml_tools.readers.npz:READER",
     "store": "streammiml_tools.readers.store:READER",
 }

@@ -1,0 +1,324 @@
+"""CSV and TSV: a line a row.
+
+Three forms. *Long*: columns for the bag's id, the features, and the labels (one 0/1 column each, or
+one that lists them). *mimllearning*: the first line is the number of labels, whose columns come
+last. *Triple*: three files, for features, labels of bags and labels of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+from streammiml.bags.block import BagBlock
+from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.cells import (
+    BLOCK_BYTES,
+    SEPARATORS,
+    SUFFIXES,
+    Layout,
+    column_values,
+    first_lines,
+    listed_labels,
+    read_long,
+    separator_of,
+    split_cells,
+)
+from streammiml_tools.readers.columns import (
+    BAG_NAMES,
+    UNKNOWN,
+    bag_column,
+    chosen,
+    is_number_text,
+    label_columns,
+    listed,
+    mark_names,
+    row_label_column,
+)
+from streammiml_tools.readers.labelling import labelling_of, numbered_names, places_of
+from streammiml_tools.readers.text import (
+    bare_suffix,
+    byte_spans,
+    compression_of,
+    line_blocks,
+    twice,
+    where,
+)
+from streammiml_tools.readers.triple import is_triple, read_triple, scan_triple
+
+NO_VALUE = ("", "na", "n/a", "null", "none", "?")
+
+
+def tells(path: Path, head: bytes) -> bool:
+    """Whether the first line is cells and no other text format."""
+    suffix = bare_suffix(path)
+    if suffix not in SUFFIXES:
+        return False
+    if suffix != ".txt":
+        return True
+    lines = head.split(b"\n", 2)
+    first = lines[1] if lines[0].strip().isdigit() and len(lines) > 1 else lines[0]
+    other = head.lstrip()[:1] in (b">", b"@", b"{", b"%") or b"qid:" in first
+    return not other and any(separator.encode() in first for separator in SEPARATORS)
+
+
+def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
+    """Columns from the first lines; the labels' names from a pass over their column, if needed."""
+    if is_triple(paths, options):
+        for path in paths:
+            _refuse_cut(path)
+        return scan_triple(paths, options)
+    layouts = [layout_of(path, options) for path in paths]
+    first = layouts[0]
+    for path, layout in zip(paths, layouts, strict=True):
+        if replace(layout, start=0) != replace(first, start=0):
+            raise SourceError(
+                f"{path} has other columns than {paths[0]}; convert files of one layout at a time"
+            )
+        # A mark of 0 or 1 cannot be cut in two, and a line without it is too short.
+        if layout.marks[-1:] != (len(layout.names) - 1,):
+            _refuse_cut(path)
+    label_names, n_labels = _labels_found(paths, first, options)
+    return Scan(
+        spans=_spans(paths, layouts, options),
+        n_features=len(first.features),
+        label_names=label_names,
+        n_labels=n_labels,
+        feature_names=tuple(first.names[i] for i in first.features) if first.has_names else None,
+        row_labels=first.row_label is not None,
+        bag_ids=True,
+        notes=_notes(first),
+    )
+
+
+def _spans(
+    paths: Sequence[Path], layouts: Sequence[Layout], options: SourceOptions
+) -> tuple[Span, ...]:
+    found: list[Span] = []
+    for path, layout in zip(paths, layouts, strict=True):
+        found += byte_spans(path, options.span_bytes, layout.start)
+    return tuple(found)
+
+
+def _refuse_cut(path: Path) -> None:
+    """Refuse a plain file whose last line has no end: a number cut in two is a number too."""
+    if compression_of(path) is not None or not (size := path.stat().st_size):
+        return
+    with path.open("rb") as file:
+        file.seek(size - 1)
+        if file.read(1) in b"\r\n":
+            return
+    raise SourceError(
+        f"{where(path, size)}: the last line has no end, so the file may be cut short; "
+        "end it with a line break if it is whole"
+    )
+
+
+def _notes(layout: Layout) -> tuple[str, ...]:
+    used = {*layout.texts, *layout.numbers}
+    left_out = [name for i, name in enumerate(layout.names) if i not in used]
+    if layout.label_list is not None:
+        labels = f"labels listed in column {layout.names[layout.label_list]!r}"
+    else:
+        labels = f"labels from {len(layout.marks)} columns of 0 and 1"
+    notes = [
+        f"bags by column {layout.names[layout.bag]!r}",
+        f"{len(layout.features)} features, from column {layout.names[layout.features[0]]!r} on",
+        labels,
+    ]
+    if layout.row_label is not None:
+        notes.append(f"labels of rows from column {layout.names[layout.row_label]!r}")
+    if left_out:
+        notes.append(f"left out, no numbers: columns {listed(left_out)}")
+    return tuple(notes)
+
+
+def layout_of(path: Path, options: SourceOptions) -> Layout:
+    """What the columns of a file are, from its first lines and what the user says."""
+    return _layout(path, path.stat().st_mtime_ns, options)
+
+
+@lru_cache(maxsize=64)
+def _layout(path: Path, _changed: int, options: SourceOptions) -> Layout:
+    lines = first_lines(path)
+    if lines[0][1].strip().isdigit() and len(lines) > 1 and options.header is None:
+        return _mimllearning(path, lines, options)
+    separator = separator_of(path, lines[0][1], options)
+    cells = [split_cells(line, separator, path, offset) for offset, line in lines]
+    header = _has_header(path, cells[0], options)
+    names = (
+        tuple(cell.strip() for cell in cells[0])
+        if header
+        else tuple(str(i + 1) for i in range(len(cells[0])))
+    )
+    doubled = twice(names)
+    if doubled is not None:
+        raise SourceError(f"{where(path, 0)}: two columns are called {doubled!r}; rename one")
+    sample = [row for row in cells[header:] if len(row) == len(names)]
+    if len(lines) < 1 + header:
+        raise SourceError(f"{path} has no line of data, only the names of columns")
+    start = lines[1][0] if header else lines[0][0]
+    return _long(path, names, sample, options, separator, start, header)
+
+
+def _has_header(path: Path, cells: Sequence[str], options: SourceOptions) -> bool:
+    if options.header is not None:
+        return options.header
+    numbers = sum(map(is_number_text, cells))
+    if numbers == len(cells):
+        return False
+    known = {options.bag_column, *BAG_NAMES}
+    if not numbers or any(cell in known or cell.lower() in known for cell in map(str.strip, cells)):
+        return True
+    raise SourceError(
+        f"{where(path, 0)}: is {listed(cells[:4])} a line of names or of data? "
+        "say --header or --no-header"
+    )
+
+
+def _long(
+    path: Path,
+    names: tuple[str, ...],
+    sample: Sequence[Sequence[str]],
+    options: SourceOptions,
+    separator: str,
+    start: int,
+    header: bool,
+) -> Layout:
+    bag = bag_column(path, names, options, header)
+    row_label = row_label_column(path, names, options)
+    marks, label_list = label_columns(path, names, sample, options, {bag, row_label})
+    taken = {bag, row_label, label_list, *marks}
+    if options.feature_columns is not None:
+        features = chosen(path, names, options.feature_columns, "--feature-columns")
+        both = [names[i] for i in features if i in taken]
+        if both:
+            raise SourceError(f"{path}: column {both[0]!r} is a feature and something else too")
+    else:
+        features = tuple(
+            i for i in range(len(names)) if i not in taken and _may_be_number(sample, i)
+        )
+        also = [names[i] for i in features if names[i].lower() in BAG_NAMES]
+        if also:
+            raise SourceError(
+                f"{path}: is column {also[0]!r} a feature? --feature-columns says which are"
+            )
+    if not features:
+        raise SourceError(
+            f"{path} has no column of numbers for features; --feature-columns says which they are"
+        )
+    if label_list is not None and separator == options.label_separator:
+        raise SourceError(
+            f"{path}: {separator!r} is between columns and between labels; "
+            "--label-separator says what is between labels"
+        )
+    return Layout(
+        separator=separator,
+        start=start,
+        names=names,
+        has_names=header,
+        bag=bag,
+        features=features,
+        marks=marks,
+        mark_names=mark_names([names[i] for i in marks]) if header else None,
+        label_list=label_list,
+        row_label=row_label,
+    )
+
+
+def _may_be_number(sample: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether any of the first cells is a number, or stands for none."""
+    cells = [row[column].strip() for row in sample]
+    return any(is_number_text(cell) or cell.lower() in NO_VALUE for cell in map(str.strip, cells))
+
+
+def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOptions) -> Layout:
+    n_labels = int(lines[0][1])
+    separator = separator_of(path, lines[1][1], options)
+    first = split_cells(lines[1][1], separator, path, lines[1][0])
+    if not 1 <= n_labels < len(first) - 1:
+        raise SourceError(
+            f"{where(path, 0)}: {n_labels} labels (the first line) do not fit into lines of "
+            f"{len(first)} columns: the bag's id, features, labels"
+        )
+    header = not all(map(is_number_text, first[1:]))
+    if header and len(lines) < 3:
+        raise SourceError(f"{path} has no line of data, only the names of columns")
+    names = (
+        tuple(cell.strip() for cell in first)
+        if header
+        else tuple(str(i + 1) for i in range(len(first)))
+    )
+    n_columns = len(names)
+    marks = tuple(range(n_columns - n_labels, n_columns))
+    return Layout(
+        separator=separator,
+        start=lines[1 + header][0],
+        names=names,
+        has_names=header,
+        bag=0,
+        features=tuple(range(1, n_columns - n_labels)),
+        marks=marks,
+        mark_names=tuple(names[i] for i in marks) if header else None,
+    )
+
+
+def _labels_found(
+    paths: Sequence[Path], layout: Layout, options: SourceOptions
+) -> tuple[tuple[str, ...] | None, int | None]:
+    """Names of labels, and their number where it is known."""
+    if layout.marks:
+        if layout.mark_names is None:
+            return numbered_names(len(layout.marks), options, str(paths[0])), len(layout.marks)
+        places_of(layout.mark_names, options, str(paths[0]))
+        names = options.labels or layout.mark_names
+        return names, len(names)
+    if options.labels is not None:
+        return options.labels, len(options.labels)
+    columns = [column for column in layout.texts if column != layout.bag]
+    seen = column_values(
+        islice(line_blocks(paths[0], layout.start, aligned=True), 1), layout, columns
+    )
+    if _are_numbers(_labels_in(seen, layout, options)):
+        return None, None
+    for path in paths:
+        start = layout_of(path, options).start
+        blocks = line_blocks(path, start, aligned=True, block_bytes=BLOCK_BYTES)
+        seen |= column_values(blocks, layout, columns)
+    labelling = labelling_of(_labels_in(seen, layout, options), options)
+    return labelling.names, None if labelling.names is None else len(labelling.names)
+
+
+def _are_numbers(labels: set[str]) -> bool:
+    return all(label.isascii() and label.isdigit() for label in labels)
+
+
+def _labels_in(seen: set[tuple[int, str]], layout: Layout, options: SourceOptions) -> set[str]:
+    labels: set[str] = set()
+    for column, cell in seen:
+        if column == layout.row_label:
+            labels |= {cell.strip()} - set(UNKNOWN)
+        else:
+            labels |= set(listed_labels(cell, options))
+    return labels
+
+
+def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+    """Bags whose first line begins in the span."""
+    if BESIDE in span.path:
+        return read_triple(span, scan, options)
+    path = Path(span.path)
+    return read_long(span, layout_of(path, options), scan, options)
+
+
+READER = Reader(
+    name="csv",
+    suffixes=tuple(SUFFIXES),
+    line="CSV and TSV: a line a row, or the forms of mimllearning and of three files",
+    tells=tells,
+    scan=scan,
+    read=read,
+)
