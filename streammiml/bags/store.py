@@ -184,7 +184,7 @@ class BagStore(Bags):
         if name in ("rows", "values", "columns"):
             return VerifiedArray(*args)
         if name.endswith("_offsets"):
-            return CachedArray(*args, inspect=partial(self._check_rising, name))
+            return CachedArray(*args, inspect=partial(self._check_rising, name), joints=True)
         if name in ("label_indices", "row_labels"):
             return CachedArray(*args, inspect=partial(self._check_labels, name))
         return CachedArray(*args, inspect=lambda _: None)
