@@ -35,6 +35,7 @@ I64 = NDArray[np.int64]
 
 BLOCK_BYTES = 4 << 20
 """Bytes of text that are parsed together, about."""
+PARSE_BYTES = 1 << 20
 TAIL_BYTES = 256 << 10
 """The same, behind a span, where the last bag may end soon."""
 SAMPLED = 100
@@ -309,8 +310,7 @@ def _table(lines: Lines, layout: Layout, texts: list[int], numbers: list[int]) -
             pa.BufferReader(lines.content),
             read_options=csv.ReadOptions(
                 column_names=[str(i) for i in range(len(layout.names))],
-                use_threads=False,
-                block_size=len(lines.content) + 1,
+                block_size=_parse_bytes(lines.content),
             ),
             parse_options=csv.ParseOptions(
                 delimiter=layout.separator, quote_char='"' if quoted else False
@@ -324,6 +324,12 @@ def _table(lines: Lines, layout: Layout, texts: list[int], numbers: list[int]) -
         )
     except pa.ArrowInvalid:
         return _table_by_cell(lines, layout, texts, numbers)
+
+
+def _parse_bytes(content: bytes) -> int:
+    """Bytes that one thread parses; a line must fit into them."""
+    several = content.count(b"\n", 0, PARSE_BYTES) > 16
+    return PARSE_BYTES if several else len(content) + 1
 
 
 def _refuse_open_quotes(lines: Lines) -> None:
