@@ -114,9 +114,7 @@ def _only(path: Path, names: list[str]) -> str:
             f"{path} is of no known format; --format says which: {', '.join(sorted(READERS))}"
         )
     if len(names) > 1:
-        raise SourceError(
-            f"{path} may be {' or '.join(sorted(names))}; --format says which"
-        )
+        raise SourceError(f"{path} may be {' or '.join(sorted(names))}; --format says which")
     return names[0]
 
 

@@ -266,16 +266,29 @@ class BagWriter:
             arrays["ids"] = id_hashes(block.bag_ids)
         save_arrays(self._part(number), arrays, facts)
 
-    def finish(self, n_parts: int, *, label_names: tuple[str, ...] | None = None) -> BagStore:
+    def absorb(self) -> None:
+        """Take parts that others have written into the arrays, as far as their turn has come."""
+        with _writing(self.destination, self._staging):
+            self._absorb()
+
+    def finish(
+        self,
+        n_parts: int,
+        *,
+        label_names: tuple[str, ...] | None = None,
+        n_labels: int | None = None,
+    ) -> BagStore:
         """Complete the store from parts 0 to ``n_parts`` and make it visible.
 
-        Names of labels may be given here when they were not known at the beginning.
+        Names or number of the labels may be given here when they were not known at the beginning.
         """
         if self._lock is None:
             raise StoreError(f"{self.destination} is finished by the process that began it")
         spec = self.spec
-        if label_names is not None:
-            spec = replace(spec, label_names=label_names)
+        if label_names is not None or n_labels is not None:
+            known = {"label_names": label_names, "n_labels": n_labels}
+            given: Any = {name: value for name, value in known.items() if value is not None}
+            spec = replace(spec, **given)
         self._absorb_all(n_parts)
         with _writing(self.destination, self._staging):
             assembled = self._assembled(n_parts, spec)
@@ -473,7 +486,8 @@ def _label_count(spec: StoreSpec, assembled: Assembled, name: str) -> int:
         raise StoreError(f"{name} would hold no bags ({tally.dropped_bags} empty ones dropped)")
     count = _counted(spec, tally.top_label)
     if tally.top_label >= count:
-        raise StoreError(f"{name}: label {tally.top_label} occurs, but there are {count} names")
+        what = "labels" if spec.label_names is None else "names"
+        raise StoreError(f"{name}: label {tally.top_label} occurs, but there are {count} {what}")
     return count
 
 

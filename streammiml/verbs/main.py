@@ -15,12 +15,18 @@ from streammiml.errors import StreammimlError, unknown
 VERBS = {
     "evaluate": ("streammiml.verbs.evaluate:evaluate", "Figures of a model on a store."),
     "info": ("streammiml.verbs.info:info", "What is in a store."),
+    "predict": ("streammiml.verbs.predict:predict", "Scores, labels and key instances, to disk."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
     "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),
     "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
 }
 # Verbs that live in streammiml_tools, found by entry point: what they say in the list.
-TOOL_HELP = {"demo": "Real digits to bags, to stores, to a model and its figures."}
+TOOL_HELP = {
+    "convert": "Foreign files to a store, or to several by a split.",
+    "demo": "Real digits to bags, to stores, to a model and its figures.",
+    "export": "A store to JSON lines, CSV or NumPy arrays.",
+    "verify": "Read and check every file of a store, or compare it with its source.",
+}
 
 
 def build() -> App:
@@ -32,10 +38,11 @@ def build() -> App:
         help_flags=["--help", "-h"],
         result_action="return_value",
     )
-    for name, (target, line) in VERBS.items():
+    points = entry_points(group="streammiml.verbs")
+    found = {point.name: (point.value, TOOL_HELP.get(point.name, "")) for point in points}
+    # A tool may do more under the same name: verify, which knows sources.
+    for name, (target, line) in sorted({**VERBS, **found}.items()):
         app.command(target, name=name, help=line)
-    for point in entry_points(group="streammiml.verbs"):
-        app.command(point.value, name=point.name, help=TOOL_HELP.get(point.name, ""))
     return app
 
 

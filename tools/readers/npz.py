@@ -100,18 +100,17 @@ def _header(file: IO[bytes], name: str, available: int) -> tuple[Any, bool, np.d
     """Shape, order and type, and the bytes that the header takes; nothing is allocated."""
     try:
         version = np.lib.format.read_magic(file)
-        length = struct.unpack("<H" if version[0] == 1 else "<I", file.read(2 * min(version[0], 2)))[0]
-        size = 8 + 2 * min(version[0], 2) + length
+        width, read = (
+            ("<H", np.lib.format.read_array_header_1_0)
+            if version[0] == 1
+            else ("<I", np.lib.format.read_array_header_2_0)
+        )
+        prefix = file.read(struct.calcsize(width))
+        length = struct.unpack(width, prefix)[0]
         if length > min(MAX_HEADER, available):
             raise ValueError(f"a header of {length} bytes")
-        raw = file.read(length)
-        prefix = struct.pack("<H" if version[0] == 1 else "<I", length)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version[0] == 1
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, by_columns, dtype = read(io.BytesIO(prefix + raw), max_header_size=MAX_HEADER)
+        raw = io.BytesIO(prefix + file.read(length))
+        shape, by_columns, dtype = read(raw, max_header_size=MAX_HEADER)
     except (ValueError, struct.error, EOFError, SyntaxError, TypeError, OverflowError) as error:
         why = " ".join(str(error).split())[:120]
         raise SourceError(f"{name} is no NumPy array, or is damaged: {why}") from None
@@ -120,7 +119,7 @@ def _header(file: IO[bytes], name: str, available: int) -> tuple[Any, bool, np.d
             f"{name} holds Python objects, which could run code when read; "
             "save plain arrays of numbers or text"
         )
-    return shape, by_columns, dtype, size
+    return shape, by_columns, dtype, 8 + len(prefix) + length
 
 
 def _checked(array: Array, available: int) -> Array:
@@ -243,12 +242,16 @@ def _descriptor(path: Path, size: int, mtime: int) -> Any:
     return path.open("rb", buffering=0)
 
 
+def _bytes_of(out: NDArray[Any]) -> memoryview:
+    return memoryview(out.reshape(-1).view(np.uint8).data)
+
+
 def _pread(array: Array, offset: int, out: NDArray[Any]) -> None:
     """Fill ``out`` from a place among the values, in bytes."""
     try:
         status = array.path.stat()
         file = _descriptor(array.path, status.st_size, status.st_mtime_ns)
-        view, done = out.reshape(-1).view(np.uint8), 0
+        view, done = _bytes_of(out), 0
         while done < len(view):
             got = os.preadv(file.fileno(), [view[done:]], array.start + offset + done)
             if got == 0:
@@ -285,7 +288,7 @@ class _Stream:
                 if not passed:
                     raise EOFError
                 self._at += passed
-            view, done = memoryview(out.reshape(-1).view(np.uint8)), 0
+            view, done = _bytes_of(out), 0
             while done < len(view):
                 got = self._file.readinto(view[done:])  # type: ignore[attr-defined]
                 if not got:
@@ -368,7 +371,9 @@ def _offsets(array: Array, end: int | None, what: str) -> I64:
             + (f" and the next {found[at + 1]}" if falls.any() and found[0] == 0 else "")
         )
     if end is not None and found[-1] != end:
-        raise SourceError(f"{array.name}: offsets end at {found[-1]:,}, but there are {end:,} {what}")
+        raise SourceError(
+            f"{array.name}: offsets end at {found[-1]:,}, but there are {end:,} {what}"
+        )
     return found
 
 
@@ -469,7 +474,10 @@ class Corpus:
             )
         if n_found != self.n_bags:
             raise SourceError(f"{self.where}: {self.n_bags:,} bags, but labels for {n_found:,}")
-        for role, count, what in (("row_labels", self.n_rows, "rows"), ("bag_ids", self.n_bags, "bags")):
+        for role, count, what in (
+            ("row_labels", self.n_rows, "rows"),
+            ("bag_ids", self.n_bags, "bags"),
+        ):
             if role in roles and roles[role].shape != (count,):
                 raise SourceError(
                     f"{roles[role].name} has shape {roles[role].shape}, expected one for each of "
@@ -609,7 +617,9 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     held = sum(
         corpus.roles[role].shape[0] * size for role, size in HELD.items() if role in corpus.roles
     )
-    taken = ", ".join(f"{role} from {Path(array.name).name}" for role, array in corpus.roles.items())
+    taken = ", ".join(
+        f"{role} from {Path(array.name).name}" for role, array in corpus.roles.items()
+    )
     notes = [f"NumPy arrays: {taken}"]
     if corpus.is_stream:
         notes.append("compressed members are read from front to end by one process")
@@ -644,7 +654,9 @@ def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     try:
         status = [Path(part).stat() for part in span.path.split(BESIDE)]
     except OSError as error:
-        raise SourceError(f"{span.path.split(BESIDE)[0]} cannot be read: {error.strerror}") from error
+        raise SourceError(
+            f"{span.path.split(BESIDE)[0]} cannot be read: {error.strerror}"
+        ) from error
     stamp = tuple((found.st_size, found.st_mtime_ns) for found in status)
     corpus = _corpus(span.path, options, stamp)
     if corpus.n_bags < span.stop:

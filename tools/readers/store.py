@@ -52,8 +52,7 @@ def _places(store: Bags, options: SourceOptions) -> tuple[tuple[str, ...] | None
         return options.labels, places_of(own, options, store.name)
     if len(options.labels) != store.n_labels:
         raise SourceError(
-            f"{store.name}: {store.n_labels} labels, but --labels gives "
-            f"{len(options.labels)} names"
+            f"{store.name}: {store.n_labels} labels, but --labels gives {len(options.labels)} names"
         )
     return options.labels, None
 
