@@ -10,6 +10,7 @@ from streammiml_tools.readers.base import Reader
 READERS: dict[str, str] = {
     "arff": "streammiml_tools.readers.arff:READER",
     "csv": "streammiml_tools.readers.delimited:READER",
+    "matlab": "streammiml_tools.readers.matlab:READER",
     "npz": "streammiml_tools.readers.npz:READER",
     "store": "streammiml_tools.readers.store:READER",
 }

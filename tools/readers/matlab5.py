@@ -1,0 +1,298 @@
+"""MATLAB files of version 5 to 7: outlines first, by a walk that allocates nothing, then scipy.
+
+scipy makes room for what a header declares before it looks at what is there; so sizes are compared
+with the bytes that hold them, at every level, before it is called.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import scipy.io
+
+from streammiml_tools.readers.base import SourceError
+from streammiml_tools.readers.matlab_layout import Outline
+from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO
+
+CHUNK = 1 << 16
+MATRIX, COMPRESSED = 14, 15
+CELL, STRUCT, TEXT, SPARSE = 1, 2, 4, 5
+NUMBERS = range(6, 16)
+COMPLEX, LOGICAL = 0x0800, 0x0200
+STORES = {1: "int8", 2: "uint8", 3: "int16", 4: "uint16", 5: "int32", 6: "uint32"}
+STORES |= {7: "float32", 9: "float64", 12: "int64", 13: "uint64"}
+MAX_NAME = 4096
+MAX_DEPTH = 8
+ITEM_BYTES = 200
+"""That an item of a cell takes beside its values, about."""
+
+
+class _Tag(NamedTuple):
+    kind: int
+    n_bytes: int
+    small: bytes | None
+    """The value itself, where it is so short that it stands in the tag."""
+
+
+class _Short(Exception):
+    """The bytes end before what they declare."""
+
+
+class _Bytes:
+    """Bytes of one variable, inflated a little at a time; never more than are declared."""
+
+    def __init__(self, file: IO[bytes], n_bytes: int, *, packed: bool) -> None:
+        self._file, self._left = file, n_bytes
+        self._inflate = zlib.decompressobj() if packed else None
+        self._held = b""
+
+    def _more(self) -> bytes:
+        if self._inflate is None:
+            read = self._file.read(min(self._left, CHUNK))
+            self._left -= len(read)
+            return read
+        while True:
+            waiting = self._inflate.unconsumed_tail
+            if not waiting:
+                waiting = self._file.read(min(self._left, CHUNK))
+                self._left -= len(waiting)
+            found = self._inflate.decompress(waiting, CHUNK)
+            if found or (not waiting and not self._left) or self._inflate.eof:
+                return found
+
+    def read(self, n_bytes: int) -> bytes:
+        """So many bytes, few."""
+        while len(self._held) < n_bytes:
+            more = self._more()
+            if not more:
+                raise _Short
+            self._held += more
+        found, self._held = self._held[:n_bytes], self._held[n_bytes:]
+        return found
+
+    def skip(self, n_bytes: int) -> None:
+        """Pass over bytes, many."""
+        while n_bytes > len(self._held):
+            n_bytes -= len(self._held)
+            self._held = self._more()
+            if not self._held:
+                raise _Short
+        self._held = self._held[n_bytes:]
+
+
+class _Walk:
+    """One variable, level by level."""
+
+    def __init__(self, path: Path, source: _Bytes, order: str) -> None:
+        self._path, self._source, self._order = path, source, order
+
+    def _wrong(self, name: str, reason: str) -> SourceError:
+        return SourceError(f"{self._path}, variable {name!r}: {reason}; save the file again")
+
+    def _tag(self) -> _Tag:
+        first, second = struct.unpack(self._order + "II", raw := self._source.read(8))
+        if first >> 16:
+            size = first >> 16
+            return _Tag(first & 0xFFFF, size, raw[4 : 4 + min(size, 4)])
+        return _Tag(first, second, None)
+
+    def _value(self, left: int, limit: int) -> tuple[bytes, int]:
+        """A short element, and what is left of the bytes around it."""
+        tag = self._tag()
+        if tag.small is not None:
+            return tag.small, left - 8
+        padded = -(-tag.n_bytes // 8) * 8
+        if tag.n_bytes > limit or padded > left - 8:
+            raise _Short
+        return self._source.read(padded)[: tag.n_bytes], left - 8 - padded
+
+    def variable(self, tag: _Tag, name: str, depth: int = 0) -> Iterator[Outline]:
+        """Outlines of a matrix: one, or, of a struct, one for each field."""
+        left = tag.n_bytes
+        if left == 0:
+            yield Outline(name, "matrix", (0, 0))
+            return
+        flags, left = self._value(left, 8)
+        if len(flags) < 8:
+            raise _Short
+        flag = struct.unpack(self._order + "I", flags[:4])[0]
+        kind = flag & 0xFF
+        if kind not in (CELL, STRUCT, TEXT, SPARSE, *NUMBERS) or depth > MAX_DEPTH:
+            self._source.skip(left)
+            yield Outline(name, "other")
+            return
+        raw, left = self._value(left, 8 * 32)
+        shape = struct.unpack(f"{self._order}{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
+        own, left = self._value(left, MAX_NAME)
+        name = name or own.decode("latin-1")
+        if min(shape, default=-1) < 0:
+            raise self._wrong(name, f"its shape is {shape}")
+        if kind == CELL:
+            yield self._cell(name, shape, left, depth)
+        elif kind == STRUCT:
+            yield from self._struct(name, shape, left, depth)
+        else:
+            yield self._numbers(name, shape, left, kind, flag)
+
+    def _cell(self, name: str, shape: tuple[int, ...], left: int, depth: int) -> Outline:
+        count = math.prod(shape)
+        # Every item has a tag of eight bytes at least.
+        if count > left // 8:
+            raise self._wrong(name, f"a cell of {count:,} items declared in {left:,} bytes")
+        items = []
+        for _ in range(count):
+            found, left = self._item(f"{name}", left, depth)
+            items.append(found[0] if len(found) == 1 else Outline(name, "other"))
+        self._source.skip(left)
+        held = sum(item.n_bytes + ITEM_BYTES for item in items)
+        return Outline(name, "cell", shape, items=tuple(items), n_bytes=held)
+
+    def _struct(
+        self, name: str, shape: tuple[int, ...], left: int, depth: int
+    ) -> Iterator[Outline]:
+        raw, left = self._value(left, 8)
+        length = struct.unpack(self._order + "i", raw[:4])[0] if len(raw) >= 4 else 0
+        names, left = self._value(left, left)
+        if not 0 < length <= MAX_NAME:
+            raise self._wrong(name, f"names of fields of {length} bytes")
+        fields = [names[i : i + length] for i in range(0, len(names), length)]
+        count = math.prod(shape) * len(fields)
+        if count > left // 8:
+            raise self._wrong(name, f"a struct of {count:,} fields declared in {left:,} bytes")
+        found: list[Outline] = []
+        for i in range(count):
+            field = fields[i % len(fields)].partition(b"\0")[0].decode("latin-1")
+            ones, left = self._item(f"{name}.{field}", left, depth)
+            found += ones
+        self._source.skip(left)
+        if math.prod(shape) == 1:
+            yield from found
+        else:
+            held = sum(one.n_bytes + ITEM_BYTES for one in found)
+            yield Outline(name, "other", shape, n_bytes=held)
+
+    def _item(self, name: str, left: int, depth: int) -> tuple[list[Outline], int]:
+        tag = self._tag()
+        if tag.kind != MATRIX or tag.small is not None or tag.n_bytes > left - 8:
+            raise self._wrong(name, f"an item of {tag.n_bytes:,} bytes within {left:,}")
+        return list(self.variable(tag, name, depth + 1)), left - 8 - tag.n_bytes
+
+    def _numbers(
+        self, name: str, shape: tuple[int, ...], left: int, kind: int, flag: int
+    ) -> Outline:
+        """A matrix or text; what is declared must be what is there."""
+        sizes, store = [], "float64"
+        # Lists of rows and of columns come before the values of a sparse matrix.
+        for _ in range(3 if kind == SPARSE else 1):
+            tag = self._tag()
+            size = 0 if tag.small is not None else -(-tag.n_bytes // 8) * 8
+            if size > left - 8:
+                raise self._wrong(name, f"{tag.n_bytes:,} bytes of values within {left:,}")
+            self._source.skip(size)
+            left -= 8 + size
+            sizes.append(tag.n_bytes)
+            store = STORES.get(tag.kind, "float64")
+        self._source.skip(left)
+        if kind == TEXT:
+            return Outline(name, "text", shape, n_bytes=4 * math.prod(shape))
+        if flag & COMPLEX:
+            raise self._wrong(name, "its numbers are complex")
+        if kind == SPARSE:
+            if len(shape) != 2 or sizes[1] != 4 * (shape[1] + 1):
+                raise self._wrong(name, f"a sparse matrix {shape} with {sizes[1]:,} bytes of jc")
+            store = "bool" if flag & LOGICAL else store
+            return Outline(name, "matrix", shape, store, True, n_bytes=8 * sum(sizes))
+        declared = math.prod(shape) * np.dtype(store).itemsize
+        if declared != sizes[0]:
+            raise self._wrong(
+                name,
+                f"{declared:,} bytes are declared by its shape {shape}, {sizes[0]:,} are there",
+            )
+        return Outline(name, "matrix", shape, store, n_bytes=declared)
+
+
+def outlines(path: Path) -> list[Outline]:
+    """All variables of a file, fields of structs as variables of their own."""
+    size = path.stat().st_size
+    found: list[Outline] = []
+    with path.open("rb") as file:
+        order = _byte_order(path, file.read(128))
+        while raw := file.read(8):
+            here = file.tell()
+            if len(raw) < 8:
+                raise _cut(path, found)
+            kind, n_bytes = struct.unpack(order + "II", raw)
+            if kind not in (MATRIX, COMPRESSED):
+                raise SourceError(
+                    f"{path}, byte {here - 8}: an element of kind {kind}, expected a variable; "
+                    "save the file again"
+                )
+            if n_bytes > size - here:
+                raise _cut(path, found)
+            try:
+                source = _Bytes(file, n_bytes, packed=kind == COMPRESSED)
+                walk = _Walk(path, source, order)
+                tag = _Tag(MATRIX, n_bytes, None)
+                if kind == COMPRESSED:
+                    tag = walk._tag()
+                    _check_bomb(path, tag, n_bytes)
+                found += walk.variable(tag, "")
+            except (_Short, zlib.error):
+                raise _cut(path, found) from None
+            file.seek(here + n_bytes)
+    return [one for one in found if not one.name.startswith("__")]
+
+
+def _byte_order(path: Path, header: bytes) -> str:
+    mark = header[126:128]
+    if len(header) < 128 or mark not in (b"IM", b"MI"):
+        raise SourceError(
+            f"{path} is no MATLAB file of version 5 or later; save it again with -v7 or -v7.3"
+        )
+    return "<" if mark == b"IM" else ">"
+
+
+def _cut(path: Path, found: Sequence[Outline]) -> SourceError:
+    after = f"after variable {found[-1].name!r}" if found else "in its first variable"
+    return SourceError(f"{path} is damaged or cut short {after}; fetch it again")
+
+
+def _check_bomb(path: Path, tag: _Tag, n_bytes: int) -> None:
+    if tag.n_bytes > max(BOMB_LINE, BOMB_RATIO * n_bytes):
+        raise SourceError(
+            f"{path}: a variable of {tag.n_bytes:,} bytes in {n_bytes:,} compressed ones is "
+            "refused as a bomb; if it is none, save it again with -v6 or -v7.3"
+        )
+
+
+def load(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Values of variables that :func:`outlines` has found sound; by full name.
+
+    Matrices as arrays or scipy's sparse ones, cells as flat arrays of objects in MATLAB's order.
+    """
+    top = sorted({name.partition(".")[0] for name in names})
+    try:
+        held = scipy.io.loadmat(path, variable_names=top, spmatrix=False)
+    except Exception as error:  # Whatever scipy says of a damaged file, it is one line of ours.
+        said = " ".join(str(error).split())[:160]
+        raise SourceError(f"{path} is damaged ({said}); fetch it again") from error
+    return {name: _field(held, name) for name in names}
+
+
+def _field(held: dict[str, Any], name: str) -> Any:
+    first, *rest = name.split(".")
+    value = held[first]
+    for field in rest:
+        value = value[field][0, 0]
+    return value.ravel(order="F") if value.dtype == object else value
+
+
+def texts(cell: Any) -> tuple[str, ...]:
+    """Strings of a loaded cell."""
+    return tuple(str(item[0]) if item.size else "" for item in cell)
