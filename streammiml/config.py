@@ -245,6 +245,9 @@ class TrainConfig(ModelConfig):
     multiplications of looks below a tenth of those of the steps."""
     patience: int = 10
     """Looks without a lower ranking loss after which training stops."""
+    start: str | None = None
+    """Model, or run folder, to go on from: its weights, scaling and lift, on other bags of the same
+    features. Labels that it does not know come after those that it knows."""
     threads: int = 1
     """Kernel threads; more than one share weights without locks, and results vary."""
     checkpoint_every: str = "10min"
@@ -274,6 +277,8 @@ class TrainConfig(ModelConfig):
                 "validation_store must be a path or several with commas, "
                 f"got {self.validation_store!r}"
             )
+        if self.start is not None and not (isinstance(self.start, str) and self.start):
+            raise StreammimlError(f"start must be the path of a model, got {self.start!r}")
         parse_size(self.memory)
         self.checkpoint_interval()
 

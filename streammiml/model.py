@@ -16,6 +16,7 @@ import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,6 +224,11 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model whole or not at all; returning means that it is on the disk."""
+        tensors, content = self._parts()
+        save_tensors(path, tensors, content, kind="model", version=MODEL_FORMAT)
+
+    def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Tensors and all else, as they are written."""
         lift = self.lift
         tensors: dict[str, Array] = {"shared": self.shared, "labels": self.labels}
         tensors |= {name: getattr(lift, name) for name in _LIFT_ARRAYS}
@@ -237,7 +243,19 @@ class Model:
             "rule": {"min_labels": self.rule.min_labels, "name": self.rule.name, "r": self.rule.r},
             "settings": dict(self.settings),
         }
-        save_tensors(path, tensors, content, kind="model", version=MODEL_FORMAT)
+        return tensors, content
+
+    @property
+    def fingerprint(self) -> str:
+        """128 bits over everything that is saved."""
+        tensors, content = self._parts()
+        digest = blake2b(_canonical(content).encode(), digest_size=16)
+        for name in sorted(tensors):
+            digest.update(_canonical([name, tensors[name].shape]).encode())
+            digest.update(
+                np.ascontiguousarray(tensors[name]).data.cast("B") if tensors[name].size else b""
+            )
+        return digest.hexdigest()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:

@@ -410,3 +410,12 @@ def test_repr__says_what_it_is():
         "scale=standard, 12 steps)"
     )
     assert "no shared space" in repr(made_model(shared_space=False, settings={}, provenance={}))
+
+
+def test_fingerprint__follows_what_is_saved_and_nothing_else(tmp_path):
+    model = made_model()
+    model.save(tmp_path / "m.safetensors")
+    assert Model.load(tmp_path / "m.safetensors").fingerprint == model.fingerprint
+    others = [made_model(seed=1), made_model(label_names=None), made_model(settings={})]
+    others += [made_model(provenance={"steps": 13}), made_model(rule=LabelRule())]
+    assert len({each.fingerprint for each in [model, *others]}) == 6

@@ -19,7 +19,8 @@ LOCK = "lock"
 # Settings that change how fast a run goes or when it ends, and never what a step does.
 FREE = ("memory", "checkpoint_every", "epochs", "max_steps", "patience")
 # Of whose places the folder says nothing that counts: what they hold is compared.
-FINGERPRINTS = ("fingerprint", "validation_fingerprint")
+FINGERPRINTS = ("fingerprint", "validation_fingerprint", "start_fingerprint")
+PLACES = ("validation_store", "start")
 
 
 class RunFolder:
@@ -85,7 +86,7 @@ class RunFolder:
         """Refuse settings that contradict the recorded ones, naming the first."""
         recorded = self.settings()
         for name, value in wanted.items():
-            if name not in (*FREE, "validation_store") and recorded.get(name) != value:
+            if name not in (*FREE, *PLACES) and recorded.get(name) != value:
                 raise StreammimlError(
                     f"{self.path} was begun with {name} {recorded.get(name)!r}, not {value!r}; "
                     "leave it out, or begin another run"

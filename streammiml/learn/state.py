@@ -65,6 +65,13 @@ def new_state(config: ModelConfig, lift: Lift, n_labels: int) -> State:
     scale = width**-0.5
     shared = rng.normal(0, scale, (width if config.shared_space else 0, m)).astype(np.float32)
     labels = rng.normal(0, scale, (n_labels + 1, config.subconcepts, m)).astype(np.float32)
+    return state_of(shared, labels, config, lift)
+
+
+def state_of(
+    shared: NDArray[np.float32], labels: NDArray[np.float32], config: ModelConfig, lift: Lift
+) -> State:
+    """A run at its first step, with these weights."""
     weights = Weights(_aligned(padded(shared)), _aligned(padded(labels)))
     project_all(weights, config.max_norm)
     averages = make_averages(*weights, STRIDE if config.average else 0)
@@ -108,6 +115,11 @@ def save_checkpoint(folder: Path, state: State, key: dict[str, Any]) -> Path:
     for old in others[:place] + others[place + KEPT :]:
         old.unlink()
     return path
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run has come as far as its first checkpoint."""
+    return bool(_checkpoints(folder))
 
 
 def load_checkpoint(folder: Path) -> tuple[State, dict[str, Any]] | None:

@@ -27,9 +27,11 @@ from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.clock import CHECKPOINTS, KERNEL, VALIDATION, Clock, Work
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.run import FINGERPRINTS, SETTINGS, RunFolder
+from streammiml.learn.run import FINGERPRINTS, PLACES, SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
+from streammiml.learn.start import check_follows, settings_from, state_from
 from streammiml.learn.state import (
+    has_checkpoint,
     load_checkpoint,
     new_state,
     save_checkpoint,
@@ -86,6 +88,7 @@ def train(
     run: str | Path | None = None,
     resume: bool = False,
     extend: int = 0,
+    start: Model | None = None,
     watch: Callable[[Progress], None] = lambda _: None,
 ) -> Model:
     """Train a model on a store, several, or a view; with ``run``, in a folder that can be resumed.
@@ -100,6 +103,13 @@ def train(
     to have. If it had stopped early, its patience grows by as much as it was, from the looks that
     have passed. The result is, to the byte, that of the run begun with the longer settings, which
     are recorded at once: after a kill, ``resume`` goes on.
+
+    ``start`` (or the path ``config.start``) is a model to go on from, as ``partial_fit`` would,
+    with ``TrainConfig(epochs=1, validation=0)`` for one pass over new bags. Its weights, scaling
+    and lift are taken over; steps, step size and the means of iterates begin anew. The store has
+    the model's features, and its labels are those of the model in the same order, then any new
+    ones; label names of the result are the store's. With validation, what is returned is no worse
+    on the held-out bags than the model was.
     """
     store = stores if isinstance(stores, Bags) else open_store(stores)
     config = config or TrainConfig()
@@ -108,7 +118,7 @@ def train(
         raise StreammimlError("extend goes on with a run; name its folder")
     folder = RunFolder(Path(run), resume=resume or extend > 0) if run is not None else None
     with folder or nullcontext():
-        return _Training(store, config, folder, watch).run(extend)
+        return _Training(store, config, folder, watch).run(extend, start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +183,15 @@ class _Training:
         self._waiting = False
         self._saved_at = (0, time.monotonic())
 
-    def run(self, extend: int) -> Model:
+    def run(self, extend: int, start: Model | None) -> Model:
         folder = self._folder
+        asked = start is not None or "start" in self._config.given()
         if folder is not None and folder.exists:
             self._adopt(folder, extend)
         elif folder is not None and extend:
             raise StreammimlError(f"{folder.path} holds no run to extend; leave --extend out")
+        begins = folder is None or not has_checkpoint(folder.checkpoints)
+        start = self._checked_start(start, needed=begins or asked)
         ready = prepare(self._store, self._config)
         self._plan, self._read = ready.budget.plan, ready.budget.read
         self._holdout, self._looks, self._every = ready.holdout, ready.looks, ready.every
@@ -190,7 +203,9 @@ class _Training:
         )
         self._check_looks(folder)
         found = load_checkpoint(folder.checkpoints) if folder is not None else None
-        if found is None:
+        if found is None and start is not None:
+            self._state = state_from(start, self._config, self._store.n_labels)
+        elif found is None:
             fitted = self._fitted()
             self._state = new_state(self._config, fitted.lift, self._store.n_labels)
             self._state.at.scale = fitted.scale
@@ -207,6 +222,10 @@ class _Training:
             # Again on every resume: it may have been told to go on for longer.
             folder.record({**self._config.recorded(), **self._made_of()})
             folder.cut_history(self._state.at.history_bytes)
+            if found is None and start is not None:
+                # From now on the model may go: the run has what it needs of it.
+                save_checkpoint(folder.checkpoints, self._state, self._key())
+        del found, start
         self._clock, self._noted, self._before = Clock(), Work(), self._state.at.seconds
         with self._listening():
             self._loop()
@@ -218,11 +237,37 @@ class _Training:
             model.save(folder.model)
         return model
 
+    def _checked_start(self, start: Model | None, *, needed: bool) -> Model | None:
+        """The model to go on from, read if it is needed; the run must have begun with the same."""
+        folder, path = self._folder, self._config.start
+        begun = folder is not None and folder.exists
+        recorded = folder.settings().get("start_fingerprint") if folder and begun else None
+        if start is None and path is not None and needed:
+            start = Model.load(path)
+        self._start_fingerprint = start.fingerprint if start is not None else recorded
+        if begun and self._start_fingerprint != recorded:
+            raise StreammimlError(
+                f"{folder and folder.path} was begun from a model of fingerprint {recorded}, "
+                f"not {self._start_fingerprint}; leave --start out, or begin another run"
+            )
+        if begun and needed and recorded is not None and start is None:
+            raise StreammimlError(
+                f"{folder and folder.path} was stopped before its first checkpoint and needs the "
+                f"model that it began from, of fingerprint {recorded}; give it as start"
+            )
+        if start is not None:
+            check_follows(start, self._store)
+            if not begun:
+                self._config = settings_from(start, self._config)
+        return start
+
     def _made_of(self) -> dict[str, Any]:
         """Fingerprints of what decides the result beside the settings."""
         found = {"fingerprint": self._store.fingerprint}
         if self._config.validation_store is not None and self._looks is not None:
             found["validation_fingerprint"] = self._looks.store.fingerprint
+        if self._start_fingerprint is not None:
+            found["start_fingerprint"] = self._start_fingerprint
         return found
 
     def _check_looks(self, folder: RunFolder | None) -> None:
@@ -324,6 +369,8 @@ class _Training:
             self._state.lift,
         )
         self._tally = tally_of(at)
+        if at.step == 0 and self._start_fingerprint is not None:
+            at.history_bytes = self._note(self._look())
         with (
             Stream(
                 self._store,
@@ -523,7 +570,7 @@ class _Training:
         weights = state.best if state.best is not None else state.returned()
         m = config.shared_dim if config.shared_space else lift_width(state.lift)
         recorded = config.recorded()
-        for name in ("memory", "checkpoint_every", "validation_store"):
+        for name in ("memory", "checkpoint_every", *PLACES):
             del recorded[name]
         return Model(
             shared=weights.shared[:, :m],

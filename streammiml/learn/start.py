@@ -1,0 +1,77 @@
+"""Going on from a model: new bags of the same features; its labels first, new ones after them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streammiml.bags.store import Bags
+from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
+from streammiml.errors import StreammimlError
+from streammiml.kernel.lift import Lift, lift_width
+from streammiml.learn.state import State, state_of
+from streammiml.model import Model
+
+
+def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
+    """The settings, with what the model has decided; refuses those that contradict it, by name."""
+    lift = LiftSpec(n_fourier=model.lift.phases.size, context=bool(model.lift.context))
+    decided: dict[str, Any] = {
+        "subconcepts": model.subconcepts,
+        "shared_space": model.has_shared_space,
+        "scale": model.settings.get("scale", "none"),
+        "lift": str(LiftSpec.parse(model.settings.get("lift", str(lift)))),
+    }
+    if model.has_shared_space:
+        decided["shared_dim"] = model.shared_dim
+    asked = {"scale": str(ScaleSpec.parse(config.scale)), "lift": str(LiftSpec.parse(config.lift))}
+    given = {name: asked.get(name, value) for name, value in config.given().items()}
+    for name, value in decided.items():
+        if given.get(name, value) not in (value, "auto"):
+            raise StreammimlError(
+                f"the model to start from has {name} {value!r}, not {given[name]!r}; leave it out, "
+                "or train without --start"
+            )
+    return replace(config, **decided)
+
+
+def check_follows(model: Model, store: Bags) -> None:
+    """Refuse a store of other features, or whose labels do not begin with those of the model."""
+    if store.n_features != model.n_features:
+        raise StreammimlError(
+            f"the model to start from takes rows of {model.n_features} features and {store.name} "
+            f"has {store.n_features}; use a store made the same way, or train without --start"
+        )
+    way = "its labels must be those of the model in the same order, new ones after them"
+    if store.n_labels < model.n_labels:
+        raise StreammimlError(
+            f"the model to start from knows {model.n_labels} labels and {store.name} has "
+            f"{store.n_labels}; {way}, though no bag need carry one"
+        )
+    names = zip(model.label_names or (), store.label_names or (), strict=False)
+    for i, (ours, theirs) in enumerate(names):
+        if ours != theirs:
+            raise StreammimlError(
+                f"label {i} is {ours!r} in the model to start from and {theirs!r} in {store.name}; "
+                f"{way}"
+            )
+    if store.sparse and (model.lift.phases.size or model.lift.context or model.lift.shift.any()):
+        raise StreammimlError(
+            f"the model to start from was trained on dense rows and {store.name} has sparse ones; "
+            "convert to dense rows, or train without --start"
+        )
+
+
+def state_from(model: Model, config: TrainConfig, n_labels: int) -> State:
+    """Weights of the model at step 0; labels that it does not know begin as in a new one."""
+    lift = Lift(*model.lift)
+    _, k, m = model.labels.shape
+    rng = np.random.default_rng([config.seed, 0xB0, 1])
+    shape = (n_labels - model.n_labels, k, m)
+    new = rng.normal(0, lift_width(lift) ** -0.5, shape).astype(np.float32)
+    labels = np.concatenate([model.labels[:-1], new, model.labels[-1:]])
+    state = state_of(model.shared, labels, config, lift)
+    state.at.scale = config.scale
+    return state
