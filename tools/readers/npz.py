@@ -14,7 +14,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -85,6 +85,14 @@ class Array:
     def width(self) -> int:
         """Values in an element along the first axis."""
         return math.prod(self.shape[1:])
+
+    def open(self) -> Values:
+        """Its elements; other formats of flat arrays have their own."""
+        return Values(self)
+
+
+ArraysIn = Callable[[Sequence[Path]], dict[str, Array]]
+"""What finds the arrays of a source, by name."""
 
 
 def _tells(path: Path, head: bytes) -> bool:
@@ -208,9 +216,9 @@ def _arrays(paths: Sequence[Path]) -> dict[str, Array]:
     return {file.stem: _npy(file) for file in files}
 
 
-def _roles(paths: Sequence[Path], options: SourceOptions) -> dict[str, Array]:
+def _roles(paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> dict[str, Array]:
     """Which array is what; names by options first."""
-    found = _arrays(paths)
+    found = arrays_in(paths)
     names = dict(NAMES)
     for role, given in (
         ("rows", options.variables),
@@ -362,7 +370,7 @@ def _offsets(array: Array, end: int | None, what: str) -> I64:
             f"{array.name}: offsets are {array.dtype} of shape {array.shape}, expected a row of "
             "integers that begins with 0"
         )
-    found = Values(array).all().astype(np.int64)
+    found = array.open().all().astype(np.int64)
     falls = found[1:] < found[:-1]
     if found[0] != 0 or falls.any():
         at = int(falls.argmax()) if found[0] == 0 else 0
@@ -382,7 +390,7 @@ def _texts(array: Array, what: str) -> tuple[str, ...]:
         raise SourceError(
             f"{array.name}: {what} are {array.dtype} of shape {array.shape}, expected a row of text"
         )
-    return tuple(_as_text(value, array) for value in Values(array).all().tolist())
+    return tuple(_as_text(value, array) for value in array.open().all().tolist())
 
 
 def _as_text(value: Any, array: Array) -> str:
@@ -395,8 +403,8 @@ def _as_text(value: Any, array: Array) -> str:
 class Corpus:
     """The arrays of one source, by what they are, with their offsets held."""
 
-    def __init__(self, paths: Sequence[Path], options: SourceOptions) -> None:
-        roles = _roles(paths, options)
+    def __init__(self, paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> None:
+        roles = _roles(paths, options, arrays_in)
         self.where = str(paths[0])
         self.roles = roles
         self.sparse = "rows" not in roles and {"values", "columns", "row_offsets"} <= roles.keys()
@@ -427,7 +435,7 @@ class Corpus:
         self.n_bags = len(self.bag_offsets) - 1
         self.label_offsets: I64 | None = None
         self._check_labels()
-        self.values = {role: Values(array) for role, array in roles.items()}
+        self.values = {role: array.open() for role, array in roles.items()}
 
     def _take_rows(self, array: Array) -> None:
         if array.dtype.kind not in "fiub" or len(array.shape) not in (2, 3):
@@ -490,11 +498,11 @@ class Corpus:
         if not self.sparse:
             return int(self.roles["rows"].shape[-1])
         if "shape" in self.roles:
-            return int(Values(self.roles["shape"]).all().reshape(-1)[-1])
+            return int(self.roles["shape"].open().all().reshape(-1)[-1])
         return 1 + self._highest("columns")
 
     def _highest(self, role: str) -> int:
-        values, step = Values(self.roles[role]), 1 << 20
+        values, step = self.roles[role].open(), 1 << 20
         count = self.roles[role].shape[0]
         ends = range(0, count, step)
         return max((int(values[at, min(at + step, count)].max()) for at in ends), default=-1)
@@ -582,7 +590,7 @@ def _label_facts(
         own = _texts(corpus.roles["label_names"], "label names")
     count = None
     if "n_labels" in corpus.roles:
-        number = Values(corpus.roles["n_labels"]).all().reshape(-1)
+        number = corpus.roles["n_labels"].open().all().reshape(-1)
         if len(number) != 1 or number.dtype.kind not in "iu":
             raise SourceError(f"{corpus.roles['n_labels'].name}: n_labels must be one integer")
         count = int(number[0])
@@ -599,8 +607,11 @@ def _label_facts(
     return options.labels, None, None
 
 
-def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    corpus = Corpus(paths, options)
+def scan_arrays(
+    paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn, called: str
+) -> Scan:
+    """What flat arrays hold, whatever the format that they are ``called`` after."""
+    corpus = Corpus(paths, options, arrays_in)
     names, n_labels, _ = _label_facts(corpus, options)
     n_features = options.n_features or corpus.n_features
     feature_names = None
@@ -620,7 +631,7 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     taken = ", ".join(
         f"{role} from {Path(array.name).name}" for role, array in corpus.roles.items()
     )
-    notes = [f"NumPy arrays: {taken}"]
+    notes = [f"{called} arrays: {taken}"]
     if corpus.is_stream:
         notes.append("compressed members are read from front to end by one process")
     if corpus.value_dtype.name == "float64":
@@ -645,12 +656,20 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 
 @lru_cache(maxsize=2)
-def _corpus(source: str, options: SourceOptions, stamp: tuple[tuple[int, int], ...]) -> Corpus:
+def _corpus(
+    source: str,
+    options: SourceOptions,
+    stamp: tuple[tuple[int, int], ...],
+    arrays_in: ArraysIn,
+) -> Corpus:
     del stamp  # A source that was replaced is opened anew.
-    return Corpus([Path(part) for part in source.split(BESIDE)], options)
+    return Corpus([Path(part) for part in source.split(BESIDE)], options, arrays_in)
 
 
-def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+def read_arrays(
+    span: Span, scan: Scan, options: SourceOptions, arrays_in: ArraysIn
+) -> Iterator[BagBlock]:
+    """Bags of a span of flat arrays."""
     try:
         status = [Path(part).stat() for part in span.path.split(BESIDE)]
     except OSError as error:
@@ -658,14 +677,23 @@ def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
             f"{span.path.split(BESIDE)[0]} cannot be read: {error.strerror}"
         ) from error
     stamp = tuple((found.st_size, found.st_mtime_ns) for found in status)
-    corpus = _corpus(span.path, options, stamp)
+    corpus = _corpus(span.path, options, stamp, arrays_in)
     if corpus.n_bags < span.stop:
         raise SourceError(f"{corpus.where} holds {corpus.n_bags:,} bags, {scan.n_bags:,} before")
     corpus.n_features_held = scan.n_features
     _, _, places = _label_facts(corpus, options)
     sizes = corpus.bag_bytes()[span.start : span.stop]
-    for start, stop in cuts_by_bytes(sizes, BLOCK_BYTES):
+    # A span that was cut to size is read at once: joining it later would be another copy.
+    for start, stop in cuts_by_bytes(sizes, BLOCK_BYTES if corpus.is_stream else 1 << 62):
         yield corpus.block(span.start + start, span.start + stop, places)
+
+
+def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
+    return scan_arrays(paths, options, _arrays, "NumPy")
+
+
+def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+    return read_arrays(span, scan, options, _arrays)
 
 
 READER = Reader(
