@@ -10,7 +10,9 @@ from streammiml_tools.readers.base import Reader
 READERS: dict[str, str] = {
     "arff": "streammiml_tools.readers.arff:READER",
     "csv": "streammiml_tools.readers.delimited:READER",
+    "hdf5": "streammiml_tools.readers.hdf5:READER",
     "matlab": "streammiml_tools.readers.matlab:READER",
+    "jsonl": "streammiml_tools.readers.jsonl:READER",
     "npz": "streammiml_tools.readers.npz:READER",
     "store": "streammiml_tools.readers.store:READER",
 }
