@@ -25,7 +25,7 @@ from streammiml.bags.offsets import from_sizes
 from streammiml.bags.parts import Arrays, load_arrays, save_arrays
 from streammiml.bags.place import sync_file
 from streammiml.bags.store import BagStore, open_one
-from streammiml.bags.writer import BagWriter, id_hashes
+from streammiml.bags.writer import BagWriter, Prepared, id_hashes, prepare
 from streammiml.errors import StoreError
 from streammiml_tools.choosing import (
     Split,
@@ -54,7 +54,7 @@ class Write(NamedTuple):
 
     target: int
     part: int
-    block: BagBlock
+    block: BagBlock | Prepared
     numbers: I64
     """Of its bags in the source, for messages."""
     where: str
@@ -111,10 +111,13 @@ class Stage:
         return self.plan.folder / f"facts-{self.name}"
 
     def writes(self, task: SpanTask | BucketTask) -> Iterator[Write | Done]:
-        """The parts of one task, and in the end what can be said of it."""
+        """The parts of one task, ready to be written, and in the end what can be said of it."""
         if isinstance(task, SpanTask):
-            return _from_span(self, task)
-        return _grouped(self, task) if self.name == "group" else _ordered(self, task)
+            items = _from_span(self, task)
+        else:
+            items = _grouped(self, task) if self.name == "group" else _ordered(self, task)
+        for item in items:
+            yield self.prepared(item) if isinstance(item, Write) else item
 
     def parts_of(self, task: int) -> range:
         """Parts that a task writes."""
@@ -142,17 +145,22 @@ class Stage:
         """Writers of another process than the one that began."""
         return [BagWriter.join(of.destination, staging=Path(of.staging)) for of in self.targets]
 
+    def prepared(self, write: Write) -> Write:
+        """A part in the store's types; what may not enter is told by its place in the source."""
+        assert isinstance(write.block, BagBlock)
+        try:
+            return write._replace(block=prepare(write.block, self.spec, write.where))
+        except StoreError as error:
+            _explain(write, self.spec)
+            raise error from None
+
     def perform(self, write: Write, writers: list[BagWriter]) -> None:
-        """Write one part; what may not enter a store is told by its place in the source."""
+        """Write one part."""
         if write.run is not None:
             path = run_path(self.plan.folder, self.name, write.part)
             path.write_bytes(write.run.tobytes())
             sync_file(path)
-        try:
-            writers[write.target].write_part(write.part, write.block)
-        except StoreError as error:
-            _explain(write, self.spec)
-            raise error from None
+        writers[write.target].write_part(write.part, write.block)
 
 
 def run_path(folder: Path, stage: str, part: int) -> Path:
@@ -163,6 +171,7 @@ def run_path(folder: Path, stage: str, part: int) -> Path:
 def _explain(write: Write, spec: StoreSpec) -> None:
     """Say again what a writer has refused, with the bag's number in the source."""
     block = write.block
+    assert isinstance(block, BagBlock)
     if block.bag_ids is None:
         names = [str(number) for number in write.numbers.tolist()]
         block, spec = replace(block, bag_ids=names), replace(spec, bag_ids=True)

@@ -155,15 +155,16 @@ class ZarrAssembly:
             # Until the journal knows that it is closed, a kill goes back to the file as it was.
             self._sent.append(path)
 
-    def add(self, block: BagBlock, dropped: int) -> None:
-        """Append the next part."""
+    def add(self, block: BagBlock, dropped: int, digests: U64 | None = None) -> None:
+        """Append the next part; its digests are computed unless given."""
         for name, values in block_arrays(block).items():
             if name in self._ends:
                 self.arrays[name].append(values[1:] + self._ends[name])
                 self._ends[name] += int(values[-1])
             else:
                 self.arrays[name].append(values)
-        self.tally.add(digests_of(block), np.diff(block.bag_offsets), top_label(block), dropped)
+        digests = digests_of(block) if digests is None else digests
+        self.tally.add(digests, np.diff(block.bag_offsets), top_label(block), dropped)
         for name, array in self.arrays.items():
             self._tables[name].append(array.take_records())
         self.next_part += 1

@@ -17,7 +17,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -57,6 +57,31 @@ if TYPE_CHECKING:
     from streammiml.bags.remote import RemotePlace
 
 SUBFOLDERS = ("store", "parts", "logs")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Bags as a store holds them, checked; see :func:`prepare`."""
+
+    block: BagBlock
+    dropped: int
+    """Empty bags that were left out."""
+    digests: NDArray[np.uint64]
+
+    def facts(self) -> dict[str, Any]:
+        """What is noted of a part beside its arrays."""
+        top = top_label(self.block) if len(self.block) else -1
+        return {"dropped": self.dropped, "top_label": top}
+
+
+def prepare(block: BagBlock, spec: StoreSpec, where: str) -> Prepared:
+    """Check bags and bring them into the store's types: the part of writing that is arithmetic.
+
+    Needs no writer, so that it can be done in another thread, ahead of the writing itself.
+    ``where`` opens the message of a refusal.
+    """
+    kept, dropped = clean(block, spec, where)
+    return Prepared(kept, dropped, digests_of(kept))
 
 
 class BagWriter:
@@ -180,7 +205,7 @@ class BagWriter:
         wanted: int = loaded[1]["size"]
         return LocalPlace(self._root).size(parquet_rows.part_key(number)) == wanted
 
-    def write_part(self, number: int, block: BagBlock) -> None:
+    def write_part(self, number: int, block: BagBlock | Prepared) -> None:
         """Write the bags of one part; parts are numbered from 0 and joined in that order.
 
         A part that is there already stays as it is, so a task that is run twice does no harm.
@@ -189,15 +214,16 @@ class BagWriter:
             raise StoreError(f"{self.destination}: parts are numbered from 0, got {number}")
         if self.has_part(number):
             return
-        block, dropped = clean(block, self.spec, f"{self.destination}, part {number}")
-        facts = {"dropped": dropped, "top_label": top_label(block) if len(block) else -1}
+        if isinstance(block, BagBlock):
+            block = prepare(block, self.spec, f"{self.destination}, part {number}")
         with _writing(self.destination, self._staging):
             if self.backend == "parquet":
-                self._write_file(number, block, facts)
+                self._write_file(number, block)
             elif self._assembly is not None and number == self._assembly.next_part:
-                self._append(self._assembly, block, dropped)
+                self._append(self._assembly, block)
             else:
-                save_arrays(self._part(number), block_arrays(block), facts)
+                arrays = {**block_arrays(block.block), "digests": block.digests}
+                save_arrays(self._part(number), arrays, block.facts())
 
     def _absorbed(self) -> int:
         """Parts that are in the arrays of a Zarr store; another process may have put them there."""
@@ -206,11 +232,11 @@ class BagWriter:
         loaded = load_arrays(self._staging / JOURNAL)
         return 0 if loaded is None else int(loaded[1]["next_part"])
 
-    def _append(self, assembly: ZarrAssembly, block: BagBlock, dropped: int) -> None:
+    def _append(self, assembly: ZarrAssembly, part: Prepared) -> None:
         # Until the part is in the journal a failure leaves arrays that do not match it.
         self._assembly = None
-        self._log_ids(assembly, block)
-        assembly.add(block, dropped)
+        self._log_ids(assembly, part.block)
+        assembly.add(part.block, part.dropped, part.digests)
         assembly.save(self._staging)
         self._assembly = assembly
         self._absorb()
@@ -226,7 +252,7 @@ class BagWriter:
             assembly, self._assembly = self._assembly, None
             block = block_from(arrays, self.spec.n_features)
             self._log_ids(assembly, block)
-            assembly.add(block, facts["dropped"])
+            assembly.add(block, facts["dropped"], arrays.get("digests"))
             assembly.save(self._staging)
             self._assembly = assembly
             path.unlink()
@@ -243,9 +269,9 @@ class BagWriter:
             path.write_bytes(hashes.tobytes())
             sync_file(path)
 
-    def _write_file(self, number: int, block: BagBlock, facts: dict[str, Any]) -> None:
-        key = parquet_rows.part_key(number)
-        arrays: dict[str, NDArray[Any]] = {"digests": digests_of(block)}
+    def _write_file(self, number: int, prepared: Prepared) -> None:
+        key, block, facts = parquet_rows.part_key(number), prepared.block, prepared.facts()
+        arrays: dict[str, NDArray[Any]] = {"digests": prepared.digests}
         offsets = parquet_rows.block_offsets(block)
         arrays |= {f"offsets/{name}": values for name, values in offsets.items()}
         # A part that is written again must not be taken for the old one halfway.
