@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from crc32c import crc32c
 
+from streammiml.bags.cold import OpenFile, outgrows_cache
 from streammiml.errors import StoreError, StreammimlError
 
 SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
@@ -42,39 +43,28 @@ class Place(Protocol):
         """Close what is open, so that the next read sees the folder as it is then."""
 
 
-class _OpenFile:
-    """A file descriptor that closes itself when the last reader lets go of it."""
-
-    def __init__(self, path: Path) -> None:
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
-
-
 class LocalPlace:
     """A folder of this machine."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = str(path)
-        self._open = lru_cache(OPEN_FILES)(lambda key: _OpenFile(path / key))
+    def __init__(self, path: Path, *, bypass: bool = False) -> None:
+        self.path, self.name = path, str(path)
+        self._bypass = bypass
+        self._open = lru_cache(OPEN_FILES)(lambda key: OpenFile(path / key, bypass=self._bypass))
+
+    def expect(self, n_bytes: int) -> None:
+        """Prepare for reading all over as many bytes; before the first read."""
+        self._bypass = outgrows_cache(n_bytes)
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the file, or raise Unreadable."""
         try:
-            file = self._open(key)
-            done = 0
-            while done < len(buffer):
-                got = os.preadv(file.fd, [buffer[done:]], offset + done)
-                if got == 0:
-                    raise Unreadable(
-                        f"is short: ends at byte {offset + done}, needed {offset + len(buffer)}"
-                    )
-                done += got
+            done = self._open(key).read(offset, buffer)
         except OSError as error:
             raise Unreadable(reason(error)) from error
+        if done < len(buffer):
+            raise Unreadable(
+                f"is short: ends at byte {offset + done}, needed {offset + len(buffer)}"
+            )
 
     def read_all(self, key: str) -> bytes:
         """The whole file, or Unreadable."""
@@ -102,7 +92,7 @@ class LocalPlace:
         self._open.cache_clear()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalPlace, (self.path,)
+        return partial(LocalPlace, self.path, bypass=self._bypass), ()
 
 
 def open_place(where: str | os.PathLike[str]) -> Place:

@@ -496,6 +496,8 @@ def open_one(where: str | os.PathLike[str]) -> BagStore:
         problem = metadata_problem(place, key, entry)
         if problem:
             raise damaged(place, key, problem)
+    if isinstance(place, LocalPlace):
+        place.expect(sum(size for _, size, _ in manifest.files))
     return BagStore(place, manifest)
 
 

@@ -1,0 +1,134 @@
+"""Ranges of a local file, read as the size of its store asks for.
+
+Random reads through a cold page cache are two to four times slower than the disk. Of a store that
+the memory could not keep anyway, they go past the cache (O_DIRECT), straight from the disk. Of a
+smaller one, the cache is asked to fetch a wide stretch around them, and soon has all of it. Where
+the system or the file system knows no such things, files are read plainly.
+
+Whether the cache has a range is not asked first: Linux takes the question (RWF_NOWAIT) for a wish
+and begins to read.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+COLD_BYTES = 64 << 10
+"""Shorter reads are plain: they belong to tables and offsets, which are wanted again."""
+STRETCH = 8 << 20
+_PAGE = 4096
+_PIECE = 4 << 20
+_DIRECT: int | None = getattr(os, "O_DIRECT", None)
+_UNLIMITED = 1 << 62
+
+
+def may_bypass() -> bool:
+    """Whether reads may go past the page cache; ``STREAMMIML_DIRECT=0`` forbids it."""
+    return os.environ.get("STREAMMIML_DIRECT", "1") != "0" and _DIRECT is not None
+
+
+def outgrows_cache(n_bytes: int) -> bool:
+    """Whether a store is larger than half the memory that this process could use."""
+    return n_bytes > usable_memory() // 2
+
+
+def usable_memory() -> int:
+    """Bytes that this process may still take, the cache included: the machine's, or its group's."""
+    machine = _UNLIMITED
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        machine = next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable"))
+    return min(machine, *_group_limits())
+
+
+def _group_limits() -> list[int]:
+    """Memory limits of the control groups that this process is in, of either version."""
+    found = [_UNLIMITED]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            root = Path("/sys/fs/cgroup/memory" if kinds else "/sys/fs/cgroup")
+            name = "memory.limit_in_bytes" if kinds else "memory.max"
+            for folder in (root, *(root / path.lstrip("/")).parents, root / path.lstrip("/")):
+                with suppress(OSError, ValueError):
+                    found.append(int((folder / name).read_text()))
+    return found
+
+
+class OpenFile:
+    """A file that is read by range; it closes itself when the last reader lets go of it.
+
+    ``bypass``: whether long reads go past the page cache.
+    """
+
+    def __init__(self, path: Path, *, bypass: bool) -> None:
+        self._path, self._bypass = path, bypass and may_bypass()
+        self._asks = may_bypass() and hasattr(os, "posix_fadvise")
+        self._asked: set[int] = set()
+        self._past: int | None = None
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        for fd in (getattr(self, "_fd", None), getattr(self, "_past", None)):
+            if fd is not None:
+                os.close(fd)
+
+    def read(self, offset: int, buffer: memoryview) -> int:
+        """Fill the buffer; returns its bytes, fewer where the file ends before."""
+        done = 0
+        if len(buffer) >= COLD_BYTES:
+            if self._bypass:
+                done = self._read_past(offset, buffer)
+            elif self._asks:
+                self._ask(offset, offset + len(buffer))
+        while done < len(buffer):
+            got = os.preadv(self._fd, [buffer[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def _ask(self, start: int, stop: int) -> None:
+        """Let the cache fetch what lies around a range, once, without waiting for it."""
+        for number in range(start // STRETCH, -(-stop // STRETCH)):
+            if number not in self._asked:
+                self._asked.add(number)
+                with suppress(OSError):
+                    os.posix_fadvise(self._fd, number * STRETCH, STRETCH, os.POSIX_FADV_WILLNEED)
+
+    def _read_past(self, offset: int, buffer: memoryview) -> int:
+        """Read whole pages from the disk and copy the range out of them; 0 where it cannot be."""
+        try:
+            if self._past is None:
+                assert _DIRECT is not None, "asked before"
+                self._past = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+            return self._copied(self._past, offset, buffer)
+        except OSError:
+            # No such way on this file system, or a fault that the plain read will meet and name.
+            self._bypass = False
+            return 0
+
+    @staticmethod
+    def _copied(past: int, offset: int, buffer: memoryview) -> int:
+        target = np.frombuffer(buffer, np.uint8)
+        room = np.empty(min(len(buffer) + 2 * _PAGE, _PIECE) + _PAGE, np.uint8)
+        start = -room.__array_interface__["data"][0] % _PAGE
+        arena = room[start : start + (len(room) - _PAGE) // _PAGE * _PAGE]
+        done = 0
+        while done < len(target):
+            first = (offset + done) // _PAGE * _PAGE
+            n_pages = -(-(offset + len(target) - first) // _PAGE)
+            got = os.preadv(past, [arena[: n_pages * _PAGE].data], first)
+            skip = offset + done - first
+            fresh = min(got - skip, len(target) - done)
+            if fresh <= 0:
+                break
+            target[done : done + fresh] = arena[skip : skip + fresh]
+            done += fresh
+        return done

@@ -1,0 +1,134 @@
+"""Ranges of files, in the page cache or not: the same bytes, whichever way they come."""
+
+import ctypes
+import mmap
+import os
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streammiml.bags import cold
+from streammiml.bags.cold import OpenFile
+
+SIZE = 9 * 1024 * 1024 + 77
+WHOLE = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("cold") / "rows"
+    file.write_bytes(WHOLE.tobytes())
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+    return file
+
+
+def forget(path):
+    """Empty the page cache of a file."""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def read(file, offset, size):
+    out = np.full(size, 7, np.uint8)
+    return out[: file.read(offset, out.data)]
+
+
+@settings(max_examples=60)
+@given(
+    bypass=st.booleans(),
+    emptied=st.booleans(),
+    ranges=st.lists(
+        st.tuples(
+            st.integers(0, SIZE + 10) | st.integers(0, SIZE >> 12).map(lambda page: page << 12),
+            st.integers(1, 300_000) | st.just(6 << 20),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_read__gives_the_bytes_of_the_file(path, bypass, emptied, ranges):
+    if emptied:
+        forget(path)
+    file = OpenFile(path, bypass=bypass)
+    for offset, size in ranges:
+        np.testing.assert_array_equal(read(file, offset, size), WHOLE[offset : offset + size])
+
+
+def in_cache(path):
+    """Share of a file's pages that the cache holds."""
+    with path.open("rb+") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        pages = np.zeros(-(-SIZE // mmap.PAGESIZE), np.uint8)
+        view = np.frombuffer(mapped, np.uint8)
+        address = ctypes.c_void_p(view.ctypes.data)
+        wrong = ctypes.CDLL(None).mincore(
+            address, ctypes.c_size_t(SIZE), ctypes.c_void_p(pages.ctypes.data)
+        )
+        assert not wrong
+        del view
+        return float((pages & 1).mean())
+
+
+def test_read__past_the_cache_leaves_it_empty(path):
+    forget(path)
+    if in_cache(path) > 0.5:
+        pytest.skip("this file system keeps files in memory")
+    file = OpenFile(path, bypass=True)
+    for offset in range(0, SIZE, 1 << 20):
+        read(file, offset, 1 << 20)
+    assert in_cache(path) < 0.1
+
+
+def test_read__through_the_cache_has_all_of_it_soon(path):
+    """One read of each stretch, and the rest of it comes along."""
+    forget(path)
+    file = OpenFile(path, bypass=False)
+    for offset in range(0, SIZE, cold.STRETCH):
+        read(file, offset, cold.COLD_BYTES)
+    for _ in range(100):
+        if in_cache(path) == 1:
+            return
+        time.sleep(0.05)
+    pytest.fail("the cache has not been asked for all of the file")
+
+
+def test_read__falls_back_where_the_file_system_knows_no_other_way(path, monkeypatch):
+    real = os.open
+
+    def refusing(where, flags, *rest, **more):
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return real(where, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refusing)
+    forget(path)
+    file = OpenFile(path, bypass=True)
+    np.testing.assert_array_equal(read(file, 5, 1 << 20), WHOLE[5 : 5 + (1 << 20)])
+
+
+def test_read__is_plain_when_told_so(path, monkeypatch):
+    monkeypatch.setenv("STREAMMIML_DIRECT", "0")
+    monkeypatch.setattr(os, "posix_fadvise", None)
+    file = OpenFile(path, bypass=True)
+    np.testing.assert_array_equal(read(file, 4096, 1 << 20), WHOLE[4096 : 4096 + (1 << 20)])
+    assert not cold.may_bypass()
+
+
+def test_read__fails_where_the_disk_does(path, monkeypatch):
+    def failing(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        read(OpenFile(path, bypass=True), 0, 1 << 20)
+
+
+def test_usable_memory__is_no_more_than_the_machine_has():
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < cold.usable_memory() <= pages
+    assert cold.outgrows_cache(pages)
+    assert not cold.outgrows_cache(1)
