@@ -55,8 +55,8 @@ def checked(path: str | Path, dataset: Any) -> Any:
     limit = max(BOMB_LINE, BOMB_RATIO * stored) if dataset.chunks else stored
     if declared > limit:
         raise SourceError(
-            f"{path}: {name} declares {declared:,} bytes but has {stored:,} in the file; it was "
-            "never filled, or is a bomb"
+            f"{path}: {name} declares {declared:,} bytes but has {stored:,} in the file: never "
+            "filled, or a bomb; if it is neither, h5repack -f NONE writes it plain"
         )
     if stored > Path(path).stat().st_size:
         raise SourceError(f"{path}: {name} claims {stored:,} bytes, more than the file has")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,6 +15,8 @@ from streammiml.bags.offsets import from_sizes
 from streammiml_tools.readers.base import Scan, SourceError, SourceOptions
 
 I64 = NDArray[np.int64]
+ODD_NUMBER = re.compile(r"[+-]\d+|[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
+"""Numbers that are no places: with a sign or a fraction."""
 SHOWN = 12
 """Names that a message lists, at most."""
 
@@ -85,15 +88,24 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def labelling_of(found: Iterable[str | int], options: SourceOptions) -> Labelling:
+def labelling_of(
+    found: Iterable[str | int], options: SourceOptions, where: str = "the source"
+) -> Labelling:
     """How the labels that a pass has found are numbered.
 
     By the names that the user gives; else as the numbers that they are, if all are; else in
-    alphabetical order, which does not depend on the order of files or bags.
+    alphabetical order, which does not depend on the order of files or bags. Numbers that cannot
+    be places, such as -1 or 1.5, are refused: they are more likely marks than names.
     """
     if options.labels is not None:
         return Labelling(options.labels)
     labels = set(found)
+    odd = sorted(str(label) for label in labels if ODD_NUMBER.fullmatch(str(label)))
+    if odd:
+        raise SourceError(
+            f"{where}: label {odd[0]!r} is a number, but labels are counted 0, 1, 2, …; "
+            "if it is a name, --labels lists it"
+        )
     if all(_number(label) is not None for label in labels):
         return Labelling(None)
     return Labelling(tuple(sorted({str(label) for label in labels})))

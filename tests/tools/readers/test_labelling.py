@@ -1,5 +1,7 @@
 """Labels by name and by number."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,6 +23,14 @@ def test_labelling_of__numbers_stay_names_are_sorted_and_the_user_decides():
     assert labelling_of(["3", "0"], SourceOptions()) == Labelling(None)
     assert labelling_of(["b", "a", "3"], SourceOptions()).names == ("3", "a", "b")
     assert labelling_of(["b", "a"], SourceOptions(labels=("b", "a"))).names == ("b", "a")
+
+
+@pytest.mark.parametrize("label", ["-1", "+1", "1.5", "-.5e3", -1])
+def test_labelling_of__numbers_that_are_no_places_are_refused(label):
+    match = f"a.csv: label '{re.escape(str(label))}' is a number, but labels are counted 0, 1, 2"
+    with pytest.raises(SourceError, match=match):
+        labelling_of([label, "1"], SourceOptions(), "a.csv")
+    assert labelling_of([label], SourceOptions(labels=("-1", "a"))).names == ("-1", "a")
 
 
 def test_indices__names_or_numbers():
