@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from streammiml.errors import StreammimlError as StreammimlError
     from streammiml.learn.trainer import train as train
     from streammiml.measure.evaluate import evaluate as evaluate
+    from streammiml.measure.predict import predict as predict
     from streammiml.measure.registry import METRICS as METRICS
     from streammiml.model import Model as Model
     from streammiml.model import load_model as load_model
@@ -28,6 +29,7 @@ _HOMES = {
     "evaluate": "streammiml.measure.evaluate",
     "load_model": "streammiml.model",
     "open_store": "streammiml.bags.store",
+    "predict": "streammiml.measure.predict",
     "train": "streammiml.learn.trainer",
 }
 
@@ -40,6 +42,7 @@ __all__ = [
     "evaluate",
     "load_model",
     "open_store",
+    "predict",
     "train",
 ]
 

@@ -1,0 +1,151 @@
+"""What a model says of bags, as whoever asked wants it: arrays, records or chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from streammiml.bags.offsets import from_sizes
+from streammiml.kernel.score import Scores
+from streammiml.measure.rules import highest, predicted
+from streammiml.model import LabelRule
+
+I64 = NDArray[np.int64]
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """Of n bags: scores, and the predicted labels with what made them so, end to end."""
+
+    scores: F32
+    """(n, L), or (n, k) of the k highest, the highest first; of equal ones the lowest label."""
+    score_labels: NDArray[np.int32] | None
+    """(n, k) Labels of the k highest scores; None where all L are there."""
+    dummy_score: F32
+    """(n,)."""
+    predicted: NDArray[np.bool_]
+    """(n, L)."""
+    label_offsets: I64
+    """(n + 1,) in the three below, which are in the order of bags, then labels."""
+    label_indices: NDArray[np.int32]
+    row_indices: NDArray[np.int32]
+    """Key instance: the row within the bag that gave the label's score."""
+    subconcept_indices: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, rule: LabelRule, found: Scores, top_k: int | None = None) -> Predictions:
+        """From the scores of a model on L labels and the dummy."""
+        scores = np.ascontiguousarray(found.value[:, :-1])
+        dummy = found.value[:, -1]
+        chosen = predicted(rule, scores, dummy)
+        bags, labels = np.nonzero(chosen)
+        best = None
+        if top_k is not None:
+            best = first_labels(scores, top_k)
+            scores = np.take_along_axis(scores, best, axis=1)
+        return cls(
+            scores,
+            None if best is None else best.astype(np.int32),
+            np.ascontiguousarray(dummy),
+            chosen,
+            from_sizes(np.count_nonzero(chosen, axis=1)),
+            labels.astype(np.int32),
+            found.row[bags, labels].astype(np.int32),
+            found.subconcept[bags, labels],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Predictions]) -> Predictions:
+        """Of the bags of all parts, in order; at least one part, all of one kind."""
+        if len(parts) == 1:
+            return parts[0]
+        best = [part.score_labels for part in parts if part.score_labels is not None]
+        return cls(
+            np.concatenate([part.scores for part in parts]),
+            np.concatenate(best) if best else None,
+            np.concatenate([part.dummy_score for part in parts]),
+            np.concatenate([part.predicted for part in parts]),
+            from_sizes(np.concatenate([np.diff(part.label_offsets) for part in parts])),
+            np.concatenate([part.label_indices for part in parts]),
+            np.concatenate([part.row_indices for part in parts]),
+            np.concatenate([part.subconcept_indices for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def labels(self) -> list[NDArray[np.int32]]:
+        """Predicted labels of each bag, ascending."""
+        return self._by_bag(self.label_indices)
+
+    @property
+    def key_instances(self) -> list[NDArray[np.int32]]:
+        """Of each predicted label, the row within the bag that gave its score."""
+        return self._by_bag(self.row_indices)
+
+    @property
+    def subconcepts(self) -> list[NDArray[np.int32]]:
+        """Of each predicted label, the sub-concept that gave its score."""
+        return self._by_bag(self.subconcept_indices)
+
+    def _by_bag(self, values: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        return [values[a:b] for a, b in pairwise(self.label_offsets.tolist())]
+
+
+def first_labels(scores: F32, count: int) -> I64:
+    """(n, k) Labels of the ``count`` highest scores, the highest first, equal ones by number."""
+    count = min(count, scores.shape[1])
+    labels = np.nonzero(highest(scores, count))[1].reshape(len(scores), count)
+    order = np.argsort(-np.take_along_axis(scores, labels, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(labels, order, axis=1)
+
+
+def schema(*, top_k: bool) -> Any:
+    """Of the records that :func:`table` makes."""
+    fields = [
+        ("bag", pa.int64()),
+        ("bag_id", pa.string()),
+        ("scores", pa.list_(pa.float32())),
+        ("score_labels", pa.list_(pa.int32())),
+        ("dummy_score", pa.float32()),
+        ("labels", pa.list_(pa.int32())),
+        ("label_names", pa.list_(pa.string())),
+        ("key_instances", pa.list_(pa.int32())),
+        ("subconcepts", pa.list_(pa.int32())),
+    ]
+    return pa.schema([field for field in fields if top_k or field[0] != "score_labels"])
+
+
+def table(found: Predictions, first: int, ids: Sequence[str], names: Any) -> Any:
+    """A record a bag; ``names`` is an Arrow array of label names, or None for nulls."""
+    n, width = found.scores.shape
+    every = pa.array(np.arange(n + 1, dtype=np.int32) * width)
+    offsets = pa.array(found.label_offsets.astype(np.int32))
+    wanted = schema(top_k=found.score_labels is not None)
+
+    def by_bag(values: Any) -> Any:
+        return pa.ListArray.from_arrays(offsets, values)
+
+    columns = {
+        "bag": np.arange(first, first + n),
+        "bag_id": pa.array(ids, pa.string()),
+        "scores": pa.ListArray.from_arrays(every, found.scores.reshape(-1)),
+        "dummy_score": found.dummy_score,
+        "labels": by_bag(found.label_indices),
+        "label_names": pa.nulls(n, wanted.field("label_names").type),
+        "key_instances": by_bag(found.row_indices),
+        "subconcepts": by_bag(found.subconcept_indices),
+    }
+    if names is not None:
+        columns["label_names"] = by_bag(names.take(pa.array(found.label_indices)))
+    if found.score_labels is not None:
+        columns["score_labels"] = pa.ListArray.from_arrays(every, found.score_labels.reshape(-1))
+    return pa.table([columns[name] for name in wanted.names], schema=wanted)

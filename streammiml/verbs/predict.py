@@ -1,0 +1,84 @@
+"""``streammiml predict``: scores, labels and key instances of the bags of a store, in a folder."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from streammiml.measure.predict import predict as predict_store
+from streammiml.measure.scored import BLOCK_BYTES
+from streammiml.verbs.show import Show
+
+
+def predict(
+    model: str,
+    store: str,
+    out: str,
+    /,
+    *,
+    format: Literal["parquet", "zarr"] = "parquet",
+    top_k: int | None = None,
+    json: bool = False,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    worker_memory: str | None = None,
+    block_bytes: str = BLOCK_BYTES,
+) -> None:
+    """Score every bag of a store and write what is predicted; run again, it goes on.
+
+    Parameters
+    ----------
+    model
+        Run folder or model file.
+    store
+        Folder or URL.
+    out
+        Folder for the predictions.
+    format
+        A record a bag, or arrays over bags.
+    top_k
+        Keep the scores of so many labels, the highest first, rather than of all.
+    json
+        Print the summary as one JSON object, for machines.
+    threads
+        Threads of this process; one a core unless given.
+    workers
+        Processes of a local cluster to start instead.
+    scheduler
+        Address of a running Dask scheduler to use instead; its workers write to OUT.
+    worker_memory
+        What each of the --workers may take; an equal share of the machine's unless given.
+    block_bytes
+        What a task reads at a time at most, and about a half of what it holds.
+    """
+    with Show() as show:
+        summary = predict_store(
+            model,
+            store,
+            out,
+            format=format,
+            top_k=top_k,
+            threads=threads,
+            workers=workers,
+            scheduler=scheduler,
+            worker_memory=worker_memory,
+            block_bytes=block_bytes,
+            watch=show,
+        )
+    if json:
+        print(json_format.dumps(summary))
+        return
+    for line in readable(out, summary):
+        print(line)
+
+
+def readable(out: str, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Lines that sum it up."""
+    kept = summary["n_parts_kept"]
+    found = f"{out}: {summary['n_bags']:,} bags in {summary['n_parts']:,} parts"
+    yield found + (f", {kept:,} of them there already" if kept else "")
+    yield f"labels per bag           {summary['labels_per_bag']:.3f}"
+    yield f"bags without a label     {summary['n_bags_without_label']:,}"
+    yield f"bags per second          {summary['bags_per_second']:,.0f}"

@@ -1,0 +1,48 @@
+"""Predicts in processes that can be killed: forked from one that has loaded everything already.
+
+Reads orders from stdin, a JSON object a line; answers each with how its process ended, and how
+many changes to the folder it had made if it was not killed.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pyarrow.parquet  # noqa: F401  loaded once here rather than in every child
+
+from streammiml.bags.store import open_store
+from streammiml.measure import parts
+from streammiml.measure.predict import predict
+from streammiml.measure.scored import opened
+from streammiml.scoring import Scorer
+from tests.faults.killing import _in_child, _kill_at
+
+
+def run(order):
+    counter = [0]
+    out = Path(order["out"])
+    _kill_at(order["at"], str(out), counter)
+    predict(order["model"], order["store"], out, format=order["format"], threads=1)
+    Path(order["tally"]).write_text(str(counter[0]))
+
+
+def serve(model, store):
+    ready, bags = opened(model, open_store(store))
+    Scorer(ready).scores(bags.read(0, 2))
+    parts.LEAST_PART_BYTES, parts.N_PARTS, parts.GROUP_BYTES = 1, 3, 2000
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = _in_child(partial(run, {"model": model, "store": store, **order}))
+        if order["after"]:
+            time.sleep(order["after"])
+            os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(json.dumps({"status": status}), flush=True)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])

@@ -1,0 +1,461 @@
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streammiml as sm
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.parts import Lock
+from streammiml.errors import StreammimlError
+from streammiml.measure import parts
+from streammiml.measure.outcome import Predictions, first_labels
+from streammiml.measure.predict import model_digest, predict
+from streammiml.model import LabelRule
+from tests.clusters import outside_cluster
+from tests.measure.models import made_model
+from tests.stores import as_sparse, made_block, made_spec, plain, scratch, write_parts, write_store
+
+MODEL = made_model(rule=LabelRule())
+N_BAGS = 60
+NAMES = ("sea", "sky", "sun", "tree")
+
+
+@pytest.fixture(scope="module", params=["zarr", "parquet"])
+def store(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("predict") / f"made.{request.param}"
+    block = made_block(N_BAGS)
+    return write_parts(path, made_spec(), [block.slice(0, 25), block.slice(25, N_BAGS)])
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    path = tmp_path_factory.mktemp("predict") / "one.zarr"
+    return write_parts(path, made_spec(), [made_block(N_BAGS)])
+
+
+def cut_small(patch):
+    """Many parts of few groups, from few bags."""
+    patch.setattr(parts, "LEAST_PART_BYTES", 1)
+    patch.setattr(parts, "N_PARTS", 9)
+    patch.setattr(parts, "GROUP_BYTES", 200)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    cut_small(monkeypatch)
+
+
+in_small_parts = pytest.mark.usefixtures("small")
+
+
+def expected(model, block):
+    """What each bag should get, by NumPy in float64, bag by bag."""
+    for bag in range(len(block)):
+        rows = np.asarray(block.rows_of(bag), float)
+        rows = np.hstack([rows, np.ones((len(rows), 1))]) @ model.shared.astype(float)
+        dots = np.einsum("nm,lkm->lnk", rows, model.labels.astype(float))
+        scores = dots.max(axis=(1, 2))
+        labels = np.flatnonzero(scores[:-1] > scores[-1])
+        places = [np.unravel_index(dots[label].argmax(), dots[label].shape) for label in labels]
+        yield scores, labels.tolist(), [int(a) for a, _ in places], [int(b) for _, b in places]
+
+
+def records(out):
+    return ds.dataset(out).to_table().to_pylist()
+
+
+def content(folder):
+    """Every file that readers see, and the mark, by name."""
+    files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in files if path.name != "_lock"
+    }
+
+
+@in_small_parts
+def test_predict__writes_what_a_plain_loop_says(store, tmp_path):
+    summary = predict(MODEL, store, tmp_path / "out")
+    found = records(tmp_path / "out")
+    assert [row["bag"] for row in found] == list(range(N_BAGS))
+    assert [row["bag_id"] for row in found] == [f"bag-{i:04d}" for i in range(N_BAGS)]
+    for row, (scores, labels, keys, subs) in zip(
+        found, expected(MODEL, made_block(N_BAGS)), strict=True
+    ):
+        np.testing.assert_allclose([*row["scores"], row["dummy_score"]], scores, rtol=1e-4)
+        assert (row["labels"], row["key_instances"], row["subconcepts"]) == (labels, keys, subs)
+        assert row["label_names"] == [NAMES[label] for label in labels]
+    counts = [len(row["labels"]) for row in found]
+    assert summary["labels_per_bag"] == sum(counts) / N_BAGS
+    assert summary["n_bags_without_label"] == counts.count(0) > 0
+    assert summary["n_bags"] == N_BAGS
+    assert summary["n_parts"] == len(list((tmp_path / "out").glob("*.parquet"))) > 5
+    mark = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
+    assert (mark["n_bags"], mark["n_predicted"]) == (N_BAGS, sum(counts))
+
+
+@in_small_parts
+def test_predict__zarr_holds_the_same(store, tmp_path):
+    predict(MODEL, store, tmp_path / "out", format="zarr")
+    predict(MODEL, store, tmp_path / "records")
+    arrays = zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r")
+    assert arrays.attrs["label_names"] == list(NAMES)
+    scores, chosen = arrays["scores"][:], arrays["predicted"][:]
+    for bag, row in enumerate(records(tmp_path / "records")):
+        assert scores[bag].tolist() == row["scores"]
+        assert arrays["dummy_score"][bag] == np.float32(row["dummy_score"])
+        assert np.flatnonzero(chosen[bag]).tolist() == row["labels"]
+        assert arrays["key_instances"][bag][chosen[bag]].tolist() == row["key_instances"]
+        assert arrays["subconcepts"][bag][chosen[bag]].tolist() == row["subconcepts"]
+        assert (arrays["key_instances"][bag][~chosen[bag]] == -1).all()
+    assert arrays["bag_id"][:].tolist() == [f"bag-{i:04d}" for i in range(N_BAGS)]
+
+
+@in_small_parts
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+def test_predict__top_k_keeps_the_highest(one, tmp_path, format):
+    predict(MODEL, one, tmp_path / "all")
+    predict(MODEL, one, tmp_path / "out", format=format, top_k=2)
+    if format == "parquet":
+        found = records(tmp_path / "out")
+        pairs = [(row["score_labels"], row["scores"]) for row in found]
+    else:
+        arrays = zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r")
+        pairs = zip(arrays["score_labels"][:].tolist(), arrays["scores"][:].tolist(), strict=True)
+    for (labels, scores), row in zip(pairs, records(tmp_path / "all"), strict=True):
+        order = sorted(range(4), key=lambda label, s=row["scores"]: (-s[label], label))[:2]
+        assert labels == order
+        assert scores == [row["scores"][label] for label in order]
+
+
+@given(
+    n=st.integers(0, 6), n_labels=st.integers(1, 7), k=st.integers(1, 9), seed=st.integers(0, 99)
+)
+def test_first_labels__are_sorted_by_score_then_number(n, n_labels, k, seed):
+    scores = np.random.default_rng(seed).integers(0, 4, (n, n_labels)).astype(np.float32)
+    for row, found in zip(scores, first_labels(scores, k), strict=True):
+        want = sorted(range(n_labels), key=lambda label, s=row: (-s[label], label))
+        assert found.tolist() == want[:k]
+
+
+@settings(max_examples=12)
+@given(
+    block_bytes=st.sampled_from([1, 100, 333, 2000, 1 << 20]),
+    threads=st.integers(1, 3),
+    format=st.sampled_from(["parquet", "zarr"]),
+)
+def test_predict__is_the_same_to_the_byte_whatever_the_memory_and_threads(
+    one, block_bytes, threads, format
+):
+    with pytest.MonkeyPatch.context() as patch, scratch() as folder:
+        cut_small(patch)
+        predict(MODEL, one, folder / "a", format=format, threads=1)
+        predict(MODEL, one, folder / "b", format=format, threads=threads, block_bytes=block_bytes)
+        assert content(folder / "a") == content(folder / "b")
+
+
+def test_predict__rows_without_ids_or_names_and_sparse_ones(tmp_path):
+    block = plain(made_block(20))
+    dense = write_store(tmp_path / "x.zarr", block, n_labels=4)
+    thin = write_store(tmp_path / "y.parquet", as_sparse(block), n_labels=4)
+    predict(MODEL, dense, tmp_path / "dense")
+    predict(MODEL, thin, tmp_path / "thin")
+    found = records(tmp_path / "dense")
+    assert [row["bag_id"] for row in found] == [str(i) for i in range(20)]
+    assert {row["label_names"] for row in found} == {None}
+    other = records(tmp_path / "thin")
+    assert [row["labels"] for row in other] == [row["labels"] for row in found]
+
+
+@in_small_parts
+def test_predict__views_and_several_stores(one, tmp_path):
+    predict(MODEL, one, tmp_path / "whole")
+    whole = records(tmp_path / "whole")
+    order = np.random.default_rng(0).permutation(N_BAGS)[:31]
+    predict(MODEL, one.view(order), tmp_path / "view", threads=2)
+    found = records(tmp_path / "view")
+    assert [row["bag_id"] for row in found] == [f"bag-{i:04d}" for i in order]
+    assert [row["scores"] for row in found] == [whole[i]["scores"] for i in order]
+    predict(MODEL, [one.name, one.name], tmp_path / "twice")
+    twice = records(tmp_path / "twice")
+    assert [row["scores"] for row in twice] == 2 * [row["scores"] for row in whole]
+
+
+@in_small_parts
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+def test_predict__goes_on_with_the_parts_that_are_missing(one, tmp_path, format):
+    out = tmp_path / "out"
+    predict(MODEL, one, tmp_path / "clean", format=format)
+    n_parts = predict(MODEL, one, out, format=format)["n_parts"]
+    if format == "parquet":
+        (out / "part-000003.parquet").unlink()
+        (out / "part-000005.parquet").write_bytes(b"PAR1 not whole")
+    else:
+        for number in ("000003", "000005"):
+            (out / "_parts" / number).unlink()
+        said = json.loads((out / "_settings.json").read_text())
+        chunk = 3 * said["part_bags"] // said["group_bags"]
+        (out / "predictions.zarr" / "scores" / "c" / str(chunk) / "0").unlink()
+    (out / "_SUCCESS").unlink()
+    left = out / ".part-000003.parquet.12ab34cd.partial"
+    left.write_bytes(b"half")
+    seen = []
+    summary = predict(MODEL, one, out, format=format, watch=seen.append)
+    assert summary["n_parts_kept"] == n_parts - 2
+    assert 0 < seen[0].bags_done < seen[-1].bags_done == N_BAGS
+    assert content(out) == content(tmp_path / "clean")
+    assert not left.exists()
+    assert predict(MODEL, one, out, format=format)["n_parts_kept"] == n_parts
+
+
+@in_small_parts
+def test_predict__refuses_to_mix_settings(one, tmp_path):
+    out = tmp_path / "out"
+    predict(MODEL, one, out)
+    before = content(out)
+    for change, message in [
+        ({"top_k": 2}, "was begun with group_bags|was begun with top_k None, not 2"),
+        ({"format": "zarr"}, "was begun with format 'parquet', not 'zarr'; name another folder"),
+    ]:
+        with pytest.raises(StreammimlError, match=message):
+            predict(MODEL, one, out, **change)
+    with pytest.raises(StreammimlError, match=r"was begun with model '[0-9a-f]{32}', not '"):
+        predict(made_model(seed=1, rule=LabelRule()), one, out)
+    with pytest.raises(StreammimlError, match=r"was begun with (store|has_bag_ids|n_bags)"):
+        predict(MODEL, one.view(np.arange(N_BAGS)[::-1]), out)
+    assert content(out) == before
+
+
+def test_model_digest__tells_models_apart():
+    rules = [LabelRule(), LabelRule(min_labels=1), LabelRule(name="margin")]
+    models = [made_model(rule=rule) for rule in rules] + [made_model(seed=2, rule=rules[0])]
+    models.append(replace(models[0], lift=models[0].lift._replace(unit=1)))
+    assert len({model_digest(model) for model in models}) == len(models)
+    assert model_digest(made_model()) == model_digest(made_model(label_names=NAMES))
+
+
+def test_predict__refuses_what_it_cannot_write_to(one, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(StreammimlError, match="file is a file; name a folder for the predictions"):
+        predict(MODEL, one, file)
+    with pytest.raises(StreammimlError, match=r"holds other files \(file\) and no predictions;"):
+        predict(MODEL, one, tmp_path)
+    with pytest.raises(StreammimlError, match=r"file/x cannot be written: Not a directory; name"):
+        predict(MODEL, one, file / "x")
+    with pytest.raises(StreammimlError, match=r"^s3://a/b: predictions are written to a folder of"):
+        predict(MODEL, one, "s3://a/b")
+    held = tmp_path / "held"
+    held.mkdir()
+    lock = Lock(held / "_lock", "it")
+    with pytest.raises(StreammimlError, match=f"held is being written by process {os.getpid()} on"):
+        predict(MODEL, one, held)
+    lock.release()
+    assert predict(MODEL, one, held)["n_bags"] == N_BAGS
+    (held / "_settings.json").write_text("{")
+    with pytest.raises(StreammimlError, match=r"_settings.json cannot be read \("):
+        predict(MODEL, one, held)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_predict__refuses_a_read_only_folder(one, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(StreammimlError, match="cannot be written: Permission denied; name another"):
+        predict(MODEL, one, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "csv"}, "^no format is called 'csv'; known: parquet, zarr$"),
+        ({"top_k": 0}, "^top_k must be "),
+        ({"block_bytes": "many"}, "^block_bytes must be a size such as"),
+        ({"threads": 0}, "^threads must be at least 1, got 0$"),
+        ({"out": None}, r"^predictions of a store need a folder: predict\("),
+    ],
+)
+def test_predict__refuses_options_that_cannot_be(one, tmp_path, arguments, message):
+    with pytest.raises(StreammimlError, match=message):
+        predict(MODEL, one, **{"out": tmp_path / "out", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (made_model(n_features=4), "trained on rows of 4 features and .* has 3;"),
+        (made_model(n_labels=5), "the model knows 5 labels and .* has 4;"),
+    ],
+)
+def test_predict__refuses_another_models_store_before_anything(one, tmp_path, model, message):
+    with pytest.raises(StreammimlError, match=message):
+        predict(model, one, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_predict__names_a_bag_whose_score_is_no_number(tmp_path):
+    block = made_block(12)
+    block.rows[block.bag_offsets[7]] = 3e38
+    bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
+    message = f"^{re.escape(bags.name)}: bag 7 has a score that is no finite number"
+    with pytest.raises(StreammimlError, match=message):
+        predict(MODEL, bags, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*part*"))
+
+
+@in_small_parts
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+def test_predict__a_full_disk_is_told_and_leaves_nothing_half(one, tmp_path, format):
+    """Files may grow to 600 bytes: some parts are longer, as on a disk that is full."""
+    out = tmp_path / "out"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    MODEL.save(tmp_path / "model.safetensors")
+    code = (
+        "import resource, signal, sys; from streammiml.verbs.main import run;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, (700, {before[1]}));"
+        "sys.exit(run(sys.argv[1:]))"
+    )
+    words = ["predict", str(tmp_path), one.name, str(out), "--format", format]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    message = r"^streammiml: \S+ is not written: .*File too large.* \([\d.]+ .iB are free\); make"
+    assert re.search(message, done.stderr, re.M)
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(out.rglob("*.partial"))
+    assert not (out / "_SUCCESS").exists()
+
+
+# In memory.
+
+
+def test_predict__bags_in_memory_as_a_store_of_them(one, tmp_path):
+    predict(MODEL, one, tmp_path / "out")
+    block = made_block(N_BAGS)
+    bags = [block.rows_of(bag) for bag in range(N_BAGS)]
+    for given_bags in (bags, [bag.astype(np.float64) for bag in bags], block):
+        found = predict(MODEL, given_bags)
+        assert isinstance(found, Predictions)
+        assert len(found) == N_BAGS
+        for bag, row in enumerate(records(tmp_path / "out")):
+            assert found.scores[bag].tolist() == row["scores"]
+            assert found.labels[bag].tolist() == row["labels"]
+            assert found.key_instances[bag].tolist() == row["key_instances"]
+            assert found.subconcepts[bag].tolist() == row["subconcepts"]
+
+
+def test_predict__no_bags_in_memory():
+    found = predict(MODEL, [])
+    assert (len(found), found.labels) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("bags", "message"),
+    [
+        ([np.ones((2, 4))], "^the model was trained on rows of 3 features and a bag has 4;"),
+        ([np.ones((2, 3)), np.ones((2, 4))], r"^bag 1 has shape \(2, 4\), expected \(rows, 3\)$"),
+        ([np.ones(3)], r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
+        ([np.ones((2, 3)), np.ones((0, 3))], "^bag 1 has no rows; leave it out$"),
+        ([np.full((1, 3), np.nan)], "^bags in memory: bag 0 has a score that is no finite number"),
+    ],
+)
+def test_predict__refuses_bags_in_memory_that_cannot_be(bags, message):
+    with pytest.raises(StreammimlError, match=message):
+        predict(MODEL, bags)
+
+
+def test_predict__bags_in_memory_are_not_written(tmp_path):
+    with pytest.raises(StreammimlError, match=r"^bags in memory are not written; leave out, or"):
+        predict(MODEL, [np.ones((2, 3))], tmp_path / "out")
+
+
+def test_public_names__predict():
+    assert sm.predict is predict
+
+
+# Others that read the folder.
+
+
+@in_small_parts
+def test_predict__is_read_by_pyarrow_file_by_file(one, tmp_path):
+    predict(MODEL, one, tmp_path / "out")
+    files = sorted((tmp_path / "out").glob("*.parquet"))
+    tables = [pq.read_table(file, page_checksum_verification=True) for file in files]
+    assert sum(len(table) for table in tables) == N_BAGS
+
+
+@in_small_parts
+@pytest.mark.parametrize("reader", ["pandas", "polars", "duckdb"])
+def test_predict__is_read_by_others(one, tmp_path, reader):
+    module = pytest.importorskip(reader)
+    predict(MODEL, one, tmp_path / "out")
+    want = [row["labels"] for row in records(tmp_path / "out")]
+    if reader == "pandas":
+        found = module.read_parquet(tmp_path / "out")["labels"].map(list).tolist()
+    elif reader == "polars":
+        found = module.read_parquet(tmp_path / "out" / "*.parquet")["labels"].to_list()
+    else:
+        query = f"select labels from '{tmp_path}/out/*.parquet' order by bag"
+        found = [row[0] for row in module.sql(query).fetchall()]
+    assert [list(map(int, labels)) for labels in found] == want
+
+
+# On clusters.
+
+
+@in_small_parts
+@pytest.mark.slow
+def test_predict__a_worker_killed_in_the_middle_changes_nothing(one, tmp_path):
+    predict(MODEL, one, tmp_path / "clean")
+    with outside_cluster(2) as (address, workers):
+
+        def kill_one(progress):
+            if progress.bags_done > N_BAGS // 3:
+                workers[0].kill()
+
+        shuffled = one.view(np.arange(N_BAGS))
+        predict(MODEL, one, tmp_path / "out", scheduler=address, block_bytes=300, watch=kill_one)
+        assert workers[0].poll() is not None
+        assert content(tmp_path / "out") == content(tmp_path / "clean")
+        predict(MODEL, shuffled, tmp_path / "view", scheduler=address)
+    assert [row["scores"] for row in records(tmp_path / "view")] == [
+        row["scores"] for row in records(tmp_path / "clean")
+    ]
+
+
+@pytest.mark.slow
+def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
+    """Blocks of 900 MB, for workers of 700 MiB, which do well with small ones."""
+    n_rows = 300_000
+    rows = np.ones((n_rows, 256), np.float32)
+    offsets = np.arange(0, n_rows + 1, 4)
+    block = BagBlock(offsets, rows, np.zeros(len(offsets), np.int64), np.empty(0, np.int32))
+    bags = write_parts(tmp_path / "x.zarr", StoreSpec(n_features=256, n_labels=4), 3 * [block])
+    model = made_model(n_features=256)
+    message = r"run out of memory \(the smallest has 700 MiB\); lower --block-bytes, or give"
+    options = {"workers": 1, "worker_memory": "700MiB"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "N_PARTS", 1)
+        patch.setattr(parts, "PART_BYTES", 1 << 40)
+        patch.setattr(parts, "GROUP_BYTES", 1 << 40)
+        with pytest.raises(StreammimlError, match=message):
+            predict(model, bags, tmp_path / "out", block_bytes="2GiB", **options)
+        summary = predict(model, bags, tmp_path / "out", block_bytes="1MiB", **options)
+    assert summary["n_bags"] == bags.n_bags
+
+
+@pytest.mark.slow
+def test_predict__an_unreachable_scheduler_is_told(one, tmp_path):
+    with pytest.raises(StreammimlError, match=r"^no Dask scheduler answers at tcp:"):
+        predict(MODEL, one, tmp_path / "out", scheduler="tcp://127.0.0.1:1")
