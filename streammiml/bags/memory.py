@@ -1,0 +1,102 @@
+"""Bags that are in memory already, where a store is expected."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags.assembly import top_label
+from streammiml.bags.audit import digests_of
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.checks import StoreSpec, clean
+from streammiml.bags.layout import ROW_DTYPES
+from streammiml.bags.store import Bags
+from streammiml.digest import Fingerprint
+
+I64 = NDArray[np.int64]
+
+
+class MemoryBags(Bags):
+    """A block that reads like a store, and is refused where a writer would refuse it.
+
+    Without ``n_labels`` there is one more than the highest label. Blocks that are read share
+    memory with it.
+    """
+
+    def __init__(
+        self,
+        block: BagBlock,
+        *,
+        n_labels: int | None = None,
+        label_names: list[str] | None = None,
+        feature_names: list[str] | None = None,
+        name: str = "bags in memory",
+    ) -> None:
+        rows = block.rows
+        values = rows.values if isinstance(rows, SparseRows) else rows
+        # What a store would make of it: types that it keeps stay, others become float32.
+        dtype = values.dtype.name if values.dtype.name in ROW_DTYPES else "float32"
+        spec = StoreSpec(
+            n_features=block.n_features,
+            dtype=dtype,
+            sparse=isinstance(rows, SparseRows),
+            n_labels=n_labels,
+            label_names=None if label_names is None else tuple(label_names),
+            feature_names=None if feature_names is None else tuple(feature_names),
+            row_labels=block.row_labels is not None,
+            bag_ids=block.bag_ids is not None,
+        )
+        self._block, _ = clean(block, spec, name)
+        self.name, self.n_bags, self.n_features = name, len(block), block.n_features
+        known = spec.labels_known
+        self.n_labels = top_label(self._block) + 1 if known is None else known
+        self.dtype, self.sparse = spec.dtype, spec.sparse
+        self.label_names, self.feature_names = label_names, feature_names
+        self.has_row_labels, self.has_bag_ids = spec.row_labels, spec.bag_ids
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """That of a store with these bags."""
+        found = Fingerprint()
+        found.add(0, digests_of(self._block))
+        return found.text()
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all bags."""
+        return self._block.n_rows
+
+    @property
+    def n_label_entries(self) -> int:
+        """Labels of all bags, added up."""
+        return len(self._block.label_indices)
+
+    @property
+    def n_values(self) -> int:
+        """Values of all rows, stored ones where they are sparse."""
+        rows = self._block.rows
+        return len(rows.values) if isinstance(rows, SparseRows) else rows.size
+
+    def read(self, start: int, stop: int) -> BagBlock:
+        """Bags ``start`` to ``stop``, sharing memory."""
+        self._check_range(start, stop)
+        return self._block.slice(start, stop)
+
+    def bag_sizes(self, start: int, stop: int) -> I64:
+        """Rows of each bag."""
+        self._check_range(start, stop)
+        return np.diff(self._block.bag_offsets[start : stop + 1])
+
+    def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
+        """Label offsets (beginning with 0) and label indices."""
+        self._check_range(start, stop)
+        offsets = self._block.label_offsets[start : stop + 1]
+        return offsets - offsets[0], self._block.label_indices[offsets[0] : offsets[-1]]
+
+    def bag_ids(self, start: int, stop: int) -> list[str]:
+        """Names of bags; their numbers as text where there are none."""
+        self._check_range(start, stop)
+        ids = self._block.bag_ids
+        return [str(i) for i in range(start, stop)] if ids is None else ids[start:stop]
