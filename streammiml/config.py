@@ -51,6 +51,16 @@ def parse_duration(text: str, *, option: str = "checkpoint_every") -> float:
     return found[0] * _DURATIONS[found[1]]
 
 
+def parse_weights(text: str) -> list[float]:
+    """Numbers of ``2,1`` or ``1,0.25``."""
+    found = [_positive_number(part) for part in text.split(",")] if isinstance(text, str) else []
+    if not found or not all(value is not None and 0.001 <= value <= 1000 for value in found):
+        raise StreammimlError(
+            f"weights must be numbers from 0.001 to 1000, one a store, such as 2,1; got {text!r}"
+        )
+    return [value for value in found if value is not None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleSpec:
     """The option ``scale``, taken apart; see ``learn/scaler.py`` for what each kind fits."""
@@ -227,6 +237,9 @@ class TrainConfig(ModelConfig):
     """Bags read together; about 128 KiB of them unless given."""
     mix_blocks: int | None = None
     """Blocks mixed at any time; 512, or what --memory allows, unless given."""
+    weights: str | None = None
+    """How often bags of each store are visited an epoch, with commas: 2,1 visits those of the first
+    store twice and those of the second once, 1,0.5 those of the second in every other epoch."""
     max_vif: float | None = None
     """Mix until label counts of 256 bags vary at most this much more than in a full shuffle."""
     memory: str = "1GiB"
@@ -267,6 +280,8 @@ class TrainConfig(ModelConfig):
             check_number("max_vif", self.max_vif)
             if self.max_vif < 1:
                 raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
+        if self.weights is not None:
+            parse_weights(self.weights)
         check_number("validation", self.validation, zero=True)
         if self.validation >= 1:
             raise StreammimlError(f"validation must be below 1, got {self.validation}")

@@ -8,9 +8,11 @@ from streammiml.config import (
     LiftSpec,
     ModelConfig,
     ScaleSpec,
+    TrainConfig,
     format_size,
     parse_duration,
     parse_size,
+    parse_weights,
 )
 from streammiml.errors import StreammimlError
 
@@ -148,3 +150,31 @@ def test_model_config__is_frozen_and_recorded_whole():
     with pytest.raises(FrozenInstanceError):
         config.seed = 3  # type: ignore[misc]
     assert ModelConfig(**config.recorded()) == config
+
+
+def test_weights__are_numbers_one_a_store():
+    assert parse_weights("2,1") == [2, 1]
+    assert parse_weights(" 0.5 , 1e0,3") == [0.5, 1, 3]
+
+
+@pytest.mark.parametrize("text", ["", "2,", "a", "0", "-1", "nan", "inf", "1,1001", "1;2", 2])
+def test_weights__that_are_none_are_refused(text):
+    with pytest.raises(
+        StreammimlError, match=r"weights must be numbers from 0\.001 to 1000, one a"
+    ):
+        TrainConfig(weights=text)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"validation_store": ""}, "validation_store must be a path or several with commas, got"),
+        ({"validation_store": "a,,b"}, "validation_store must be a path or several with commas"),
+        ({"validation_store": 3}, "validation_store must be a path or several with commas, got 3"),
+        ({"start": ""}, "start must be the path of a model, got ''"),
+        ({"start": True}, "start must be the path of a model, got True"),
+    ],
+)
+def test_train_config__paths_that_are_none_are_refused(given, message):
+    with pytest.raises(StreammimlError, match=message):
+        TrainConfig(**given)

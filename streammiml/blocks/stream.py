@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any
@@ -26,8 +27,8 @@ from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
 BATCH_BAGS = 64
 
 
-LeaveOut = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-"""Says of bag numbers which are not visited: those held out for validation."""
+LeaveOut = Callable[[int, NDArray[np.int64]], NDArray[np.bool_]]
+"""Says of bag numbers which are not visited in an epoch: those held out for validation, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Stream:
         leave_out: LeaveOut | None = None,
     ) -> None:
         self._store, self._plan, self._settings = store, plan, read
-        self._leave_out = leave_out or (lambda bags: np.zeros(len(bags), bool))
+        self._leave_out = leave_out or (lambda _, bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._closed = False
         self._kept: dict[int, BagBlock] = {}
@@ -118,7 +119,7 @@ class Stream:
 
         def read(span: _Span) -> Batch:
             numbers = self._plan.bags_at(span.epoch, span.start, span.stop)
-            kept = ~self._leave_out(numbers)
+            kept = ~self._leave_out(span.epoch, numbers)
             numbers, places = numbers[kept], np.arange(span.start, span.stop)[kept]
             return Batch(span.epoch, self._store.read_bags(numbers), numbers, places)
 
@@ -129,17 +130,18 @@ class Stream:
         """The order that mixes blocks, epoch after epoch."""
         while True:
             number, skip = self._plan.locate(epoch, place) if place else (0, 0)
-            with self._readers(self._read, _loads(self._plan, epoch, number)) as blocks:
+            read = partial(self._read, epoch)
+            with self._readers(read, _loads(self._plan, epoch, number)) as blocks:
                 yield from _rounds(self._plan, epoch, number, place - skip, skip, blocks)
             epoch, place = epoch + 1, 0
 
-    def _read(self, load: _Load) -> _Held:
+    def _read(self, epoch: int, load: _Load) -> _Held:
         """Read a block, or take it from memory where the plan keeps all of them anyway."""
         start, stop = self._plan.bags_of(load.block)
         block = self._kept.get(load.block) or self._store.read(start, stop)
         if self._plan.window == self._plan.n_blocks:
             self._kept[load.block] = block
-        return _Held(block, start, load.position, self._leave_out(np.arange(start, stop)))
+        return _Held(block, start, load.position, self._leave_out(epoch, np.arange(start, stop)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from streammiml.learn.state import (
 )
 from streammiml.learn.sweeping import Sweeper
 from streammiml.learn.validation import Validation, open_validation, steps_between_looks
+from streammiml.learn.weighting import Visits, visits_of
 from streammiml.model import LabelRule, LiftArrays, Model
 
 
@@ -126,8 +127,8 @@ class Prepared:
     """What a run will do, before the first row is read."""
 
     budget: Budget
-    holdout: Holdout
-    """Bags of the training stores that are not trained on."""
+    visits: Visits
+    """Bags of an epoch, but for those held out."""
     looks: Validation | None
     """What early stopping looks at."""
     every: int
@@ -144,6 +145,7 @@ def prepare(store: Bags, config: TrainConfig) -> Prepared:
     holdout = Holdout.of(share, store.n_bags)
     looks = open_validation(config, store, holdout)
     held_out, longest = looks.sizes() if looks is not None else (0, 0)
+    visits = visits_of(store, config.weights, holdout, config.seed)
     longest = max(longest, _longest(store))
     lifted_row = row_bytes(store) + 8 if store.sparse else 4 * n_lifted
     fixed = {
@@ -154,8 +156,8 @@ def prepare(store: Bags, config: TrainConfig) -> Prepared:
         "validation": looks.nbytes(held_out) if looks is not None else 0,
     }
     return Prepared(
-        budget=fit(store, config, fixed),
-        holdout=holdout,
+        budget=fit(visits.listed, config, fixed),
+        visits=visits,
         looks=looks,
         every=steps_between_looks(config, store, n_lifted, held_out),
     )
@@ -194,7 +196,7 @@ class _Training:
         start = self._checked_start(start, needed=begins or asked)
         ready = prepare(self._store, self._config)
         self._plan, self._read = ready.budget.plan, ready.budget.read
-        self._holdout, self._looks, self._every = ready.holdout, ready.looks, ready.every
+        self._visits, self._looks, self._every = ready.visits, ready.looks, ready.every
         self._config = replace(
             self._config,
             block_bags=self._plan.block_bags,
@@ -321,7 +323,8 @@ class _Training:
 
     def _fitted(self) -> Fit:
         """Fit scaler and lift on training bags: a seeded sample of blocks, or all of them."""
-        config, store, plan = self._config, self._store, self._plan
+        config, store = self._config, self._store
+        plan = replace(self._plan, n_bags=store.n_bags)
         scale, lift = ScaleSpec.parse(config.scale), LiftSpec.parse(config.lift)
         fit = ScalerFit(store.n_features, scale, lift, seed=config.seed, sparse=store.sparse)
         blocks = np.arange(plan.n_blocks)
@@ -333,7 +336,7 @@ class _Training:
 
         def read(block: int) -> NDArray[Any] | SparseRows:
             start, stop = plan.bags_of(block)
-            kept = np.flatnonzero(~self._holdout.chosen(np.arange(start, stop)))
+            kept = np.flatnonzero(~self._visits.holdout.chosen(np.arange(start, stop)))
             return store.read(start, stop).take(kept).rows
 
         seen = 0
@@ -373,12 +376,12 @@ class _Training:
             at.history_bytes = self._note(self._look())
         with (
             Stream(
-                self._store,
+                self._visits.listed,
                 self._plan,
                 epoch=at.epoch,
                 place=at.place,
                 read=self._read,
-                leave_out=self._holdout.chosen,
+                leave_out=self._visits.left_out,
             ) as stream,
             Sweeper(learner, config.threads) as sweeper,
         ):

@@ -100,8 +100,8 @@ def _say_budget(stores: list[str], settings: TrainConfig) -> None:
     store = open_store(stores)
     ready = prepare(store, settings)
     budget, plan = ready.budget, ready.budget.plan
-    print(f"bags to train on  {store.n_bags - ready.holdout.size:,}")
-    print(f"bags held out     {ready.holdout.size:,}")
+    print(f"bags to train on  {store.n_bags - ready.visits.holdout.size:,}")
+    print(f"bags held out     {ready.visits.holdout.size:,}")
     print(f"blocks            {plan.n_blocks:,} of {plan.block_bags} bags, {plan.window} mixed")
     print(f"variance inflation of label counts, at worst  {plan.vif:.2f}")
     for name, size in budget.held.items():

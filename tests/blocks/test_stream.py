@@ -114,14 +114,18 @@ def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("place", [0, 100])
-def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, store):
-    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=6)
+@pytest.mark.parametrize("mix_blocks", [6, 1000])
+def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, mix_blocks, store):
+    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=mix_blocks)
+    # Other bags in every epoch.
     want = [
-        (0, at, bag)
-        for at, bag in enumerate(next(expected(plan, 1)))
-        if at >= place and bag % 5 != 2
+        (epoch, at, bag)
+        for epoch, bags in enumerate(expected(plan, 3))
+        for at, bag in enumerate(bags)
+        if (epoch or at >= place) and bag % 5 != 2 + epoch
     ]
-    got = visited(store, plan, len(want), place=place, leave_out=lambda bags: bags % 5 == 2)
+    leave_out = lambda epoch, bags: bags % 5 == 2 + epoch  # noqa: E731
+    got = visited(store, plan, len(want), place=place, leave_out=leave_out)
     assert got == want
 
 
