@@ -15,6 +15,8 @@ READERS: dict[str, str] = {
     "jsonl": "streammiml_tools.readers.jsonl:READER",
     "npz": "streammiml_tools.readers.npz:READER",
     "store": "streammiml_tools.readers.store:READER",
+    "protein": "streammiml_tools.readers.protein:READER",
+    "svmlight": "streammiml_tools.readers.svmlight:READER",
 }
 
 

@@ -1,0 +1,304 @@
+"""The text of the protein sets: ``>ID``, then rows, in one file; ``>ID``, then marks, in another.
+
+Values are separated by tabs, lines end as on Windows or Unix. A bare ``>`` that ends a file is no
+bag; it is told of, and passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.offsets import from_sizes
+from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.labelling import labels_of_marks, numbered_names
+from streammiml_tools.readers.text import (
+    BLOCK_BYTES,
+    RowError,
+    as_text,
+    compression_of,
+    head,
+    line_blocks,
+    narrowed,
+    parse_rows,
+    where,
+)
+
+I64 = NDArray[np.int64]
+MARKS = {b"-1", b"0", b"1", b"+1"}
+
+
+class Record(NamedTuple):
+    """What stands under one ``>ID``: its place, and its lines with theirs."""
+
+    name: str
+    offset: int
+    rows: list[bytes]
+    places: list[int]
+
+
+def _records(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Record]:
+    """Records from ``start``, where one begins; a bare ``>`` has the empty name."""
+    current: Record | None = None
+    for lines in line_blocks(path, start, stop, aligned=True):
+        for offset, line in lines.each():
+            line = line.strip()
+            if line.startswith(b">"):
+                if current is not None:
+                    yield current
+                current = Record(as_text(line[1:].strip(), path, offset), offset, [], [])
+            elif line and current is None:
+                raise SourceError(
+                    f"{where(path, offset)}: a row before the first '>' line; every bag begins "
+                    "with '>' and its id"
+                )
+            elif line and current is not None:
+                current.rows.append(line)
+                current.places.append(offset)
+    if current is not None:
+        yield current
+
+
+def _separator(line: bytes, options: SourceOptions) -> str:
+    if options.separator is not None:
+        return options.separator
+    return "\t" if b"\t" in line else "," if b"," in line else " "
+
+
+def _is_labels(path: Path, options: SourceOptions) -> bool:
+    """Whether records hold one line of marks each, as far as the beginning shows."""
+    lines = [line.strip() for line in head(path, 1 << 20).split(b"\n")]
+    whole = [line for line in (lines[:-1] if len(lines) > 2 else lines) if line]
+    rows = [line for line in whole if not line.startswith(b">")]
+    names = len(whole) - len(rows)
+    if not rows or abs(names - len(rows)) > 1:
+        return False
+    cut = _separator(rows[0], options).encode()
+    return all(value.strip() in MARKS for row in rows[:50] for value in row.split(cut))
+
+
+def _sorted_files(paths: Sequence[Path], options: SourceOptions) -> tuple[Path, Path]:
+    """The file of rows and the file of labels, told by content, else by name."""
+    if len(paths) != 2:
+        raise SourceError(
+            f"{paths[0]}: rows and labels are two files of '>ID' records; give both, in any order "
+            f"(got {len(paths)})"
+        )
+    told = [_is_labels(path, options) for path in paths]
+    if told[0] == told[1]:
+        told = ["label" in path.name.lower() for path in paths]
+    if told[0] == told[1]:
+        raise SourceError(
+            f"{paths[0]} and {paths[1]}: cannot be told which holds the labels; call that one "
+            "labels.txt"
+        )
+    return (paths[1], paths[0]) if told[0] else (paths[0], paths[1])
+
+
+class _Labels(NamedTuple):
+    numbers: dict[str, NDArray[np.int32]]
+    n_labels: int
+    notes: tuple[str, ...]
+
+
+def _labels(path: Path, options: SourceOptions) -> _Labels:
+    stat = path.stat()
+    return _read_labels(str(path), stat.st_size, stat.st_mtime_ns, options.separator)
+
+
+@lru_cache(maxsize=2)
+def _read_labels(path: str, size: int, changed: int, separator: str | None) -> _Labels:  # noqa: ARG001
+    """Labels of every record of a file; few numbers each, so all are held."""
+    numbers: dict[str, NDArray[np.int32]] = {}
+    held: list[Record] = []
+    n_labels, cut, n_bytes = 0, "\t", 0
+    notes: list[str] = []
+    seen: set[str] = set()
+
+    def flush() -> None:
+        try:
+            marks = parse_rows(b"\n".join(one.rows[0] for one in held), n_labels, cut)
+        except RowError as error:
+            one = held[error.row]
+            raise SourceError(
+                f"{where(path, one.places[0])}: labels of {one.name!r}: {error.reason}"
+            ) from None
+        offsets, found = labels_of_marks(marks, f"{path}, from {held[0].name!r} on")
+        for i, one in enumerate(held):
+            numbers[one.name] = found[offsets[i] : offsets[i + 1]]
+
+    for record, last in _with_last(_records(path)):
+        if _is_stray(record, last, path, notes):
+            continue
+        if len(record.rows) != 1:
+            raise SourceError(
+                f"{where(path, record.offset)}: {record.name!r} has {len(record.rows)} lines of "
+                "labels, expected 1; is the file cut short?"
+            )
+        if record.name in seen:
+            raise _twice(path, record)
+        seen.add(record.name)
+        if not n_labels:
+            cut = _separator(record.rows[0], SourceOptions(separator=separator))
+            n_labels = record.rows[0].count(cut.encode()) + 1
+        held.append(record)
+        n_bytes += len(record.rows[0])
+        if n_bytes > BLOCK_BYTES:
+            flush()
+            held, n_bytes = [], 0
+    if held:
+        flush()
+    return _Labels(numbers, n_labels, tuple(notes))
+
+
+def _with_last(records: Iterator[Record]) -> Iterator[tuple[Record, bool]]:
+    """Every record, and whether it is the last."""
+    before: Record | None = None
+    for record in records:
+        if before is not None:
+            yield before, False
+        before = record
+    if before is not None:
+        yield before, True
+
+
+def _is_stray(record: Record, last: bool, path: str | Path, notes: list[str]) -> bool:
+    """Whether this is a bare ``>`` at the end; elsewhere it is refused."""
+    if record.name:
+        return False
+    if record.rows or not last:
+        raise SourceError(f"{where(path, record.offset)}: '>' without an id; every bag needs one")
+    notes.append(f"{where(path, record.offset)}: a bare '>' ends the file, and is passed over")
+    return True
+
+
+def _twice(path: str | Path, record: Record) -> SourceError:
+    return SourceError(
+        f"{where(path, record.offset)}: {record.name!r} comes twice; every bag needs its own id"
+    )
+
+
+def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
+    """One pass over rows, without parsing them; labels are read."""
+    rows, marks = _sorted_files(paths, options)
+    labels = _labels(marks, options)
+    notes = [f"{rows}: rows; {marks}: labels", *labels.notes]
+    seen: set[str] = set()
+    starts: list[int] = []
+    n_rows, n_features = 0, 0
+    for record, last in _with_last(_records(rows)):
+        if _is_stray(record, last, rows, notes):
+            continue
+        if record.name in seen:
+            raise _twice(rows, record)
+        if record.name not in labels.numbers:
+            raise SourceError(
+                f"{where(rows, record.offset)}: {record.name!r} has no labels in {marks}"
+            )
+        seen.add(record.name)
+        starts.append(record.offset)
+        n_rows += len(record.rows)
+        if not n_features and record.rows:
+            cut = _separator(record.rows[0], options)
+            n_features = record.rows[0].count(cut.encode()) + 1
+    if not n_features:
+        raise SourceError(f"{rows} has no rows; is it cut short?")
+    if len(seen) < len(labels.numbers):
+        first = next(name for name in labels.numbers if name not in seen)
+        raise SourceError(
+            f"{marks}: {len(labels.numbers) - len(seen)} ids have no rows in {rows}, the first is "
+            f"{first!r}; is that file cut short?"
+        )
+    return Scan(
+        spans=tuple(_spans(rows, marks, np.array(starts, np.int64), options)),
+        n_features=n_features,
+        label_names=numbered_names(labels.n_labels, options, str(marks)),
+        n_labels=labels.n_labels,
+        bag_ids=True,
+        n_bags=len(seen),
+        n_rows=n_rows,
+        holds_bytes=marks.stat().st_size,
+        notes=tuple(notes),
+    )
+
+
+def _spans(rows: Path, marks: Path, starts: I64, options: SourceOptions) -> Iterator[Span]:
+    """Spans that begin and end with a record; a compressed file is one."""
+    source, size = BESIDE.join((str(rows), str(marks))), rows.stat().st_size
+    if compression_of(rows) is not None:
+        yield Span(source, int(starts[0]), 1 << 62, size, len(starts))
+        return
+    first = 0
+    while first < len(starts):
+        after = int(np.searchsorted(starts, starts[first] + options.span_bytes))
+        after = max(after, first + 1)
+        stop = int(starts[after]) if after < len(starts) else size
+        yield Span(source, int(starts[first]), stop, stop - int(starts[first]), after - first)
+        first = after
+
+
+def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+    """Bags of the records in a span."""
+    rows, marks = span.path.split(BESIDE)
+    labels = _labels(Path(marks), options)
+    held: list[Record] = []
+    n_bytes = 0
+    for record in _records(rows, span.start, span.stop):
+        if not record.name:
+            continue
+        held.append(record)
+        n_bytes += sum(map(len, record.rows))
+        if n_bytes > BLOCK_BYTES:
+            yield _block(rows, held, labels, scan, options)
+            held, n_bytes = [], 0
+    if held:
+        yield _block(rows, held, labels, scan, options)
+
+
+def _block(
+    path: str, records: list[Record], labels: _Labels, scan: Scan, options: SourceOptions
+) -> BagBlock:
+    lines = [line for record in records for line in record.rows]
+    try:
+        cut = _separator(lines[0], options) if lines else "\t"
+        rows = narrowed(parse_rows(b"\n".join(lines), scan.n_features, cut))
+    except RowError as error:
+        places = [(record, place) for record in records for place in record.places]
+        record, place = places[error.row]
+        raise SourceError(f"{where(path, place)}: bag {record.name!r}: {error.reason}") from None
+    found = [labels.numbers[record.name] for record in records]
+    return BagBlock(
+        from_sizes([len(record.rows) for record in records]),
+        rows,
+        from_sizes([len(of) for of in found]),
+        np.concatenate(found),
+        bag_ids=[record.name for record in records],
+    )
+
+
+def tells(path: Path, first: bytes) -> bool:
+    """Text that begins with ``>ID``, then numbers."""
+    lines = [line.strip() for line in first.split(b"\n", 3)[:2]]
+    if path.suffix.lower() == ".xml" or len(lines) < 2 or not lines[0].startswith(b">"):
+        return False
+    number = lines[1].replace(b",", b"\t").split(b"\t")[0].split(b" ")[0]
+    try:
+        return float(number) is not None
+    except ValueError:
+        return False
+
+
+READER = Reader(
+    name="protein",
+    suffixes=(),
+    line="text of the protein sets: '>ID' and rows in one file, '>ID' and -1/1 marks in another",
+    tells=tells,
+    scan=scan,
+    read=read,
+)
