@@ -146,7 +146,15 @@ def convert(
             pool = stack.enter_context(open_pool(workers=workers, scheduler=scheduler))
         plan, noted = planned(work, found, destination, settings, options, pool)
         engine = _Engine(plan, work, pool, watch)
-        facts = engine.run()
+        stack.callback(engine.close)
+        try:
+            facts = engine.run()
+        except SourceError as error:
+            # What is in the source can only be put right by another source, or other options. A
+            # disk that fails may work again.
+            if not isinstance(error.__cause__, OSError):
+                work.remove()
+            raise
         change = change_of(noted, noted_of(found.paths))
         if change is not None:
             raise SourceError(
@@ -262,7 +270,8 @@ class _Engine:
         if not spill.is_done:
             if not facts["kept"]:
                 raise StoreError(f"{self.plan.destination} would hold no bags")
-            self._writers.pop(spill.destination).finish(stage.n_parts)
+            assert self._stage is not None
+            self._writers.pop(spill.destination).finish(self._stage.n_parts)
         return facts
 
     def _from_spill(self, name: str, before: str, targets: tuple[Target, ...], spec: Any) -> Stage:
@@ -445,7 +454,6 @@ class _Engine:
 
     def _returning(self, error: StoreError) -> SourceError:
         """A returning id, with the way out; what was written of it is of no use to that."""
-        self.close()
         self._work.remove()
         way = "" if self.plan.reader == "store" else "; --group joins rows that are not together"
         return SourceError(f"{error}{way}")

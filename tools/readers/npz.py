@@ -244,12 +244,6 @@ def _roles(paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -
 # Values.
 
 
-@lru_cache(maxsize=8)
-def _descriptor(path: Path, size: int, mtime: int) -> Any:
-    del size, mtime  # A file that was replaced is opened anew.
-    return path.open("rb", buffering=0)
-
-
 def _bytes_of(out: NDArray[Any]) -> memoryview:
     return memoryview(out.reshape(-1).view(np.uint8).data)
 
@@ -257,17 +251,16 @@ def _bytes_of(out: NDArray[Any]) -> memoryview:
 def _pread(array: Array, offset: int, out: NDArray[Any]) -> None:
     """Fill ``out`` from a place among the values, in bytes."""
     try:
-        status = array.path.stat()
-        file = _descriptor(array.path, status.st_size, status.st_mtime_ns)
-        view, done = _bytes_of(out), 0
-        while done < len(view):
-            got = os.preadv(file.fileno(), [view[done:]], array.start + offset + done)
-            if got == 0:
-                raise SourceError(
-                    f"{array.name} is shorter than when it was looked at: it ends at byte "
-                    f"{array.start + offset + done:,}; convert it again once it is whole"
-                )
-            done += got
+        with array.path.open("rb", buffering=0) as file:
+            view, done = _bytes_of(out), 0
+            while done < len(view):
+                got = os.preadv(file.fileno(), [view[done:]], array.start + offset + done)
+                if got == 0:
+                    raise SourceError(
+                        f"{array.name} is shorter than when it was looked at: it ends at byte "
+                        f"{array.start + offset + done:,}; convert it again once it is whole"
+                    )
+                done += got
     except OSError as error:
         raise SourceError(f"{array.name} cannot be read: {error.strerror}") from error
 
