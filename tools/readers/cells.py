@@ -156,6 +156,7 @@ def read_long(span: Span, layout: Layout, scan: Scan, options: SourceOptions) ->
         pieces(span.start, span.stop, BLOCK_BYTES),
         lambda: pieces(span.stop, None, TAIL_BYTES),
         _id_before(span, layout),
+        group=options.group,
     )
 
 

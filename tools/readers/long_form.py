@@ -46,11 +46,16 @@ def run_starts(changes: NDArray[np.bool_]) -> I64:
 
 
 def whole_bags(
-    owned: Iterable[Piece], beyond: Callable[[], Iterable[Piece]], before: str | None
+    owned: Iterable[Piece],
+    beyond: Callable[[], Iterable[Piece]],
+    before: str | None,
+    *,
+    group: bool = False,
 ) -> Iterator[BagBlock]:
     """Bags whose first row is in ``owned``; the last of them may end in what ``beyond`` gives.
 
     ``before`` is the id of the row before the first one: its bag belongs to the span before.
+    ``group``: a bag may return, and then comes again; the converter joins what it gives.
     """
     seen: set[str] = set()
     open_bag: list[BagBlock] = []
@@ -63,7 +68,8 @@ def whole_bags(
         piece = _continued(open_bag, piece)
         if not len(piece.block):
             continue
-        _refuse_returning(piece, seen)
+        if not group:
+            _refuse_returning(piece, seen)
         *whole, last = _closed(open_bag), piece.block.slice(len(piece.block) - 1, len(piece.block))
         whole += [piece.block.slice(0, len(piece.block) - 1)]
         if any(len(block) for block in whole):
