@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streammiml.measure.registry import METRICS as METRICS
     from streammiml.model import Model as Model
     from streammiml.model import load_model as load_model
+    from streammiml.tell.explain import explain as explain
 
 _HOMES = {
     "METRICS": "streammiml.measure.registry",
@@ -27,6 +28,7 @@ _HOMES = {
     "StreammimlError": "streammiml.errors",
     "TrainConfig": "streammiml.config",
     "evaluate": "streammiml.measure.evaluate",
+    "explain": "streammiml.tell.explain",
     "load_model": "streammiml.model",
     "open_store": "streammiml.bags.store",
     "predict": "streammiml.measure.predict",
@@ -40,6 +42,7 @@ __all__ = [
     "StreammimlError",
     "TrainConfig",
     "evaluate",
+    "explain",
     "load_model",
     "open_store",
     "predict",

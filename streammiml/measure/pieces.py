@@ -70,6 +70,12 @@ class Piece:
         for start, stop in ranges(store, block_bytes, first, last):
             yield self.cut(start - first + self.start, stop - first + self.start)
 
+    def labels(self) -> tuple[I64, NDArray[np.int32]]:
+        """Label offsets and label indices of the bags, without reading rows."""
+        if self.numbers is not None:
+            return self.source.view(self.numbers).labels(0, len(self.numbers))
+        return self.source.labels(self.start, self.stop)
+
     def bag_ids(self) -> list[str]:
         """Names of the bags."""
         if self.numbers is not None:

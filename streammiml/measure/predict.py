@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.store import Bags
-from streammiml.cluster import open_pool
+from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole, parse_size
 from streammiml.errors import StreammimlError, unknown
 from streammiml.measure.folder import PartFolder
@@ -136,25 +136,40 @@ def predict(
         check_whole("top_k", top_k, 1)
     most = parse_size(block_bytes, option="block_bytes")
     model, store = opened(model, store)
+    with open_pool(
+        threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
+    ) as pool:
+        return write_predictions(
+            pool, model, store, out, format=format, top_k=top_k, block_bytes=most, watch=watch
+        )
+
+
+def write_predictions(
+    pool: Pool,
+    model: Model,
+    store: Bags,
+    out: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    top_k: int | None = None,
+    block_bytes: int,
+    watch: Watch,
+) -> dict[str, Any]:
+    """See :func:`predict`, of which this is the part that has everything open."""
     model.check_store(store.n_features, store.n_labels, store.label_names, store=store.name)
     plan = OutPlan.of(store, model.n_labels, store.label_names or model.label_names, top_k)
     backend = import_module(FORMATS[format])
     begun = time.monotonic()
-    with (
-        PartFolder(out, _record(model, store, plan, format), "predictions") as folder,
-        open_pool(
-            threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
-        ) as pool,
-    ):
+    with PartFolder(out, _record(model, store, plan, format), "predictions") as folder:
         path = folder.path.absolute() if pool.is_remote else folder.path
         backend.begin(path, plan)
         kept = _kept(backend, path, plan)
         total = _sum(kept.values())
-        count = Count(store.n_bags, pool.dashboard, watch, total.n_bags)
         already = total.n_bags
+        count = Count(store.n_bags, pool.dashboard, watch, already)
         work = _missing(plan, kept, whole(store, remote=pool.is_remote))
         scorer = pool.share(Scorer(model))
-        results = pool.map(write_part, work, scorer, plan, format, path, most, seen=count)
+        results = pool.map(write_part, work, scorer, plan, format, path, block_bytes, seen=count)
         for number, tally in zip(_numbers(plan, kept), results, strict=True):
             if backend.finished(path, number) is None:
                 raise StreammimlError(

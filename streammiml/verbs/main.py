@@ -14,6 +14,7 @@ from streammiml.errors import StreammimlError, unknown
 # Named by string, so that asking for help loads none of them.
 VERBS = {
     "evaluate": ("streammiml.verbs.evaluate:evaluate", "Figures of a model on a store."),
+    "explain": ("streammiml.verbs.explain:explain", "Key instances and sub-concepts, and why."),
     "info": ("streammiml.verbs.info:info", "What is in a store."),
     "predict": ("streammiml.verbs.predict:predict", "Scores, labels and key instances, to disk."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),

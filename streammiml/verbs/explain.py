@@ -1,0 +1,107 @@
+"""``streammiml explain``: key instances and sub-concepts, as tables and pictures."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from streammiml.measure.scored import BLOCK_BYTES
+from streammiml.tell.explain import explain as explain_model
+from streammiml.verbs.show import Show
+
+# Labels that the readable table shows; explanation.json has all of them.
+LABELS_SHOWN = 30
+BAGS_SHOWN = 3
+
+
+def explain(
+    model: str,
+    store: str,
+    out: str,
+    /,
+    *,
+    typical: int = 10,
+    image: str | None = None,
+    json: bool = False,
+    threads: int | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    worker_memory: str | None = None,
+    block_bytes: str = BLOCK_BYTES,
+) -> None:
+    """Say which rows made each label fire, and what falls into each sub-concept.
+
+    Parameters
+    ----------
+    model
+        Run folder or model file.
+    store
+        Folder or URL.
+    out
+        Folder for tables and pictures.
+    typical
+        Bags named for each sub-concept, those of the highest scores.
+    image
+        Rows are images of this size, 28x28 or 32x32x3: draw contact sheets.
+    json
+        Print everything as one JSON object, for machines.
+    threads
+        Threads of this process; one a core unless given.
+    workers
+        Processes of a local cluster to start instead.
+    scheduler
+        Address of a running Dask scheduler to use instead; its workers write to OUT.
+    worker_memory
+        What each of the --workers may take; an equal share of the machine's unless given.
+    block_bytes
+        What a task reads at a time at most, and about a half of what it holds.
+    """
+    with Show() as show:
+        said = explain_model(
+            model,
+            store,
+            out,
+            image=image,
+            typical=typical,
+            threads=threads,
+            workers=workers,
+            scheduler=scheduler,
+            worker_memory=worker_memory,
+            block_bytes=block_bytes,
+            watch=show,
+        )
+    if json:
+        print(json_format.dumps(said))
+        return
+    console = Console()
+    console.print(readable(said))
+    if len(said["labels"]) > LABELS_SHOWN:
+        print(f"… {len(said['labels']):,} labels in all; {out}/explanation.json has every one")
+
+
+def readable(said: Mapping[str, Any]) -> Table:
+    """A line a sub-concept: its share, and the bags and rows most typical of it."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("label", "sub-concept", "bags", "share", "right", "most typical (bag:row)"):
+        table.add_column(name, justify="left" if name[0] in "lm" else "right", no_wrap=True)
+    for label in said["labels"][:LABELS_SHOWN]:
+        name = str(label["label"] if label["name"] is None else label["name"])[:24]
+        for concept in label["subconcepts"]:
+            right = concept["n_bags_with_label"]
+            shown = (f"{each['bag_id']}:{each['row']}" for each in concept["typical"][:BAGS_SHOWN])
+            table.add_row(
+                name,
+                str(concept["subconcept"]),
+                f"{concept['n_bags']:,}",
+                f"{concept['share']:.1%}",
+                "" if right is None else f"{right / concept['n_bags']:.1%}",
+                ", ".join(shown),
+            )
+            name = ""
+        if label["empty"]:
+            table.add_row(name, "empty:", ", ".join(map(str, label["empty"])), "", "", "")
+    return table

@@ -1,0 +1,158 @@
+import json
+from collections import defaultdict
+from functools import reduce
+
+import numpy as np
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import streammiml as sm
+from streammiml.errors import StreammimlError
+from streammiml.measure import parts
+from streammiml.measure.concepts import Typical, concepts_of
+from streammiml.measure.explain import explain_store
+from streammiml.model import LabelRule
+from tests.measure.models import made_model
+from tests.stores import made_block, made_spec, plain, scratch, write_parts, write_store
+
+MODEL = made_model(rule=LabelRule(), subconcepts=3)
+N_BAGS = 60
+
+
+@pytest.fixture(scope="module", params=["zarr", "parquet"])
+def store(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("explain") / f"made.{request.param}"
+    return write_parts(path, made_spec(), [made_block(N_BAGS)])
+
+
+def by_loop(records, block, count):
+    """Bags of each (label, sub-concept), from the records of predictions, one after the other."""
+    found = defaultdict(list)
+    for row in records:
+        three = zip(row["labels"], row["key_instances"], row["subconcepts"], strict=True)
+        for label, key, sub in three:
+            found[label, sub].append((-row["scores"][label], row["bag"], key))
+    right = {
+        place: sum(place[0] in block.labels_of(bag) for _, bag, _ in entries)
+        for place, entries in found.items()
+    }
+    return {place: (len(e), right[place], sorted(e)[:count]) for place, e in found.items()}
+
+
+def test_explain__agrees_with_a_plain_loop_over_predictions(store, tmp_path):
+    said = explain_store(MODEL, store, tmp_path / "out", typical=3)
+    records = ds.dataset(tmp_path / "out" / "bags").to_table().to_pylist()
+    want = by_loop(records, made_block(N_BAGS), 3)
+    assert len(records) == said["n_bags"] == N_BAGS
+    assert len(want) > 6
+    for label in said["labels"]:
+        assert label["n_bags"] == sum(
+            n for (own, _), (n, _, _) in want.items() if own == label["label"]
+        )
+        assert label["name"] == ("sea", "sky", "sun", "tree")[label["label"]]
+        for concept in label["subconcepts"]:
+            n, right, best = want.pop((label["label"], concept["subconcept"]))
+            assert (concept["n_bags"], concept["n_bags_with_label"]) == (n, right)
+            assert concept["share"] == n / label["n_bags"]
+            entries = concept["typical"]
+            assert [(-e["score"], e["bag"], e["row"]) for e in entries] == best
+            assert [e["bag_id"] for e in entries] == [f"bag-{e['bag']:04d}" for e in entries]
+        held = {concept["subconcept"] for concept in label["subconcepts"]}
+        assert held | set(label["empty"]) == {0, 1, 2}
+    assert not want
+    assert any(label["empty"] for label in said["labels"])
+    assert json.loads((tmp_path / "out" / "explanation.json").read_text()) == said
+    table = pq.read_table(tmp_path / "out" / "subconcepts.parquet").to_pylist()
+    assert [(row["label"], row["subconcept"]) for row in table] == [
+        (label, sub) for label in range(4) for sub in range(3)
+    ]
+    assert sum(row["n_bags"] for row in table) == sum(len(row["labels"]) for row in records)
+
+
+@settings(max_examples=8)
+@given(n_parts=st.integers(1, 12), group=st.integers(1, 2000), threads=st.integers(1, 2))
+def test_explain__is_the_same_however_it_is_cut(store, n_parts, group, threads):
+    with scratch() as folder, pytest.MonkeyPatch.context() as patch:
+        want = explain_store(MODEL, store, folder / "one", typical=4)
+        patch.setattr(parts, "LEAST_PART_BYTES", 1)
+        patch.setattr(parts, "N_PARTS", n_parts)
+        patch.setattr(parts, "GROUP_BYTES", group)
+        assert explain_store(MODEL, store, folder / "two", typical=4, threads=threads) == want
+
+
+@given(
+    n=st.integers(0, 30), count=st.integers(1, 4), seed=st.integers(0, 99), cut=st.integers(0, 30)
+)
+def test_concepts__are_the_same_in_any_cut_and_order_with_ties(n, count, seed, cut):
+    rng = np.random.default_rng(seed)
+    bags = rng.permutation(n)
+    labels, subs = rng.integers(0, 3, n), rng.integers(0, 2, n)
+    rows = rng.integers(0, 9, n).astype(np.int32)
+    scores = rng.integers(0, 3, n).astype(np.float32)
+    right = rng.random(n) < 0.5
+
+    def of(chosen):
+        columns = (column[chosen] for column in (bags, labels, subs, rows, scores, right))
+        return concepts_of(*columns, n_bags=len(chosen), shape=(3, 2), count=count)
+
+    whole = of(np.arange(n))
+    for order in (np.arange(n), rng.permutation(n)):
+        pieces = [of(order[: min(cut, n)]), of(order[min(cut, n) :])]
+        found = reduce(lambda a, b: a.add(b, count), pieces)
+        for one, other in zip(found.typical, whole.typical, strict=True):
+            assert one.tolist() == other.tolist()
+        assert found.predicted.tolist() == whole.predicted.tolist()
+        assert found.right.tolist() == whole.right.tolist()
+    for place in range(6):
+        mine = np.flatnonzero(labels * 2 + subs == place)
+        best = sorted((-float(scores[i]), int(bags[i])) for i in mine)[:count]
+        here = whole.typical.at(place)
+        assert [
+            (-s, b)
+            for s, b in zip(
+                whole.typical.score[here].tolist(), whole.typical.bag[here].tolist(), strict=True
+            )
+        ] == best
+
+
+def test_typical__nothing_at_a_place_is_an_empty_slice():
+    none = Typical(*(np.empty(0, t) for t in (np.int64, np.float32, np.int64, np.int32)))
+    assert none.at(3) == slice(0, 0)
+
+
+def test_explain__goes_on_and_refuses_to_mix(store, tmp_path):
+    out = tmp_path / "out"
+    said = explain_store(MODEL, store, out, typical=3)
+    (out / "explanation.json").unlink()
+    assert explain_store(MODEL, store, out, typical=3) == said
+    assert (out / "explanation.json").exists()
+    with pytest.raises(StreammimlError, match="was begun with typical 3, not 4; name another"):
+        explain_store(MODEL, store, out, typical=4)
+    (tmp_path / "x").write_text("mine")
+    with pytest.raises(StreammimlError, match=r"holds other files \((out|x)\) and no explanations"):
+        explain_store(MODEL, store, tmp_path)
+    with pytest.raises(StreammimlError, match=r"^typical must be "):
+        explain_store(MODEL, store, tmp_path / "new", typical=0)
+    with pytest.raises(StreammimlError, match="trained on rows of 4 features and"):
+        explain_store(made_model(n_features=4), store, tmp_path / "new")
+
+
+def test_explain__a_store_without_labels_or_names(tmp_path):
+    block = plain(made_block(20))
+    bare = block.take(np.arange(20))
+    bags = write_store(
+        tmp_path / "x.zarr",
+        type(bare)(bare.bag_offsets, bare.rows, np.zeros(21, np.int64), np.empty(0, np.int32)),
+        n_labels=4,
+    )
+    said = explain_store(MODEL, bags, tmp_path / "out")
+    concepts = [each for label in said["labels"] for each in label["subconcepts"]]
+    assert {each["n_bags_with_label"] for each in concepts} == {None}
+    assert {label["name"] for label in said["labels"]} == {None}
+
+
+def test_public_names__explain():
+    assert sm.explain.__module__ == "streammiml.tell.explain"
