@@ -9,6 +9,7 @@ from streammiml_tools.readers.base import Reader
 
 READERS: dict[str, str] = {
     "arff": "streammiml_tools.readers.arff:READER",
+    "arrow": "streammiml_tools.readers.arrow:READER",
     "csv": "streammiml_tools.readers.delimited:READER",
     "hdf5": "streammiml_tools.readers.hdf5:READER",
     "matlab": "streammiml_tools.readers.matlab:READER",

@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import orjson
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml_tools.readers import jsonl
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from streammiml_tools.readers.jsonl import READER
 from tests.stores import assert_same, scratch, sparse
@@ -337,17 +339,19 @@ def test_jsonl__holds_a_block_whatever_the_size_of_the_file(tmp_path):
     path = tmp_path / "a.jsonl"
     rows = [[0.12345678] * 50] * 3
     with path.open("wb") as file:
-        for i in range(20_000):
+        for i in range(4000):
             file.write(lines_of({"id": i, "instances": rows, "labels": [f"l{i % 5}"]}))
     options = SourceOptions()
-    tracemalloc.start()
-    scan = READER.scan([path], options)
-    n_rows = sum(block.n_rows for span in scan.spans for block in READER.read(span, scan, options))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert n_rows == 60_000
-    assert path.stat().st_size > 30 << 20
-    assert peak < 20 << 20
+    with mock.patch.object(jsonl, "BLOCK_BYTES", 256 << 10):
+        tracemalloc.start()
+        scan = READER.scan([path], options)
+        blocks = (block for span in scan.spans for block in READER.read(span, scan, options))
+        n_rows = sum(block.n_rows for block in blocks)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert n_rows == 12_000
+    assert path.stat().st_size > 6 << 20
+    assert peak < 3 << 20
 
 
 def test_jsonl__sparse_text_equals_the_dense(tmp_path):

@@ -1,0 +1,765 @@
+"""Parquet, Arrow IPC and Feather: what Spark, DuckDB, Polars and Hugging Face write.
+
+*Long*: a record a row, with the bag's id, features (a column each, or one list) and labels.
+*Nested*: a record a bag, with a list of rows, or one flat list and the number of rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.layout import ROW_DTYPES
+from streammiml.bags.offsets import cuts_by_bytes, from_sizes, gather
+from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.columns import (
+    LIST_NAMES,
+    MARK_NAME,
+    UNKNOWN,
+    bag_column,
+    called,
+    chosen,
+    listed,
+    mark_names,
+    row_label_column,
+)
+from streammiml_tools.readers.labelling import (
+    Labelling,
+    labelling_in,
+    labelling_of,
+    labels_of_marks,
+    places_of,
+)
+from streammiml_tools.readers.long_form import Piece, other_labels, run_starts, whole_bags
+from streammiml_tools.readers.tables import IPC, PARQUET, STREAM, Table, open_table
+from streammiml_tools.readers.text import bare_suffix
+
+I64 = NDArray[np.int64]
+Locate = Callable[[int], str]
+
+SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc", ".arrows")
+ROWS_NAMES = ("instances", "rows", "features", "x", "embeddings", "embedding", "vectors")
+COUNT_NAMES = ("n_rows", "n_instances", "num_rows", "num_instances")
+ID_NAMES = ("bag_id", "id", "bag", "bagid")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the columns of a table are."""
+
+    form: str
+    """``long``: a record a row; ``nested``: a list of rows; ``flat``: one list for all rows."""
+    bag: str | None
+    features: tuple[str, ...]
+    is_list: bool
+    """Whether the features of a row, or the rows of a bag, are one column."""
+    n_rows: str | None
+    marks: tuple[str, ...]
+    label_list: str | None
+    row_label: str | None
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns that are read."""
+        names = (
+            self.bag,
+            *self.features,
+            self.n_rows,
+            *self.marks,
+            self.label_list,
+            self.row_label,
+        )
+        return [name for name in names if name is not None]
+
+
+def tells(path: Path, head: bytes) -> bool:
+    """Whether the first bytes are those of Parquet or Arrow."""
+    known = head.startswith((PARQUET, IPC)) or (
+        head.startswith(STREAM) and bare_suffix(path) in SUFFIXES
+    )
+    return known or bare_suffix(path) in SUFFIXES
+
+
+def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
+    """Schema and sizes; a pass over the column of labels where they are names."""
+    tables = [open_table(path) for path in paths]
+    layout = layout_of(tables[0], options)
+    for table in tables[1:]:
+        _refuse_other_schema(table, tables[0], layout)
+    width, value_type = _rows_like(tables, layout)
+    names, n_labels = _labels_found(tables, layout, options)
+    known = [table.group_records for table in tables if table.group_records is not None]
+    n_records = sum(map(sum, known)) if len(known) == len(tables) else None
+    is_long = layout.form == "long"
+    return Scan(
+        spans=tuple(span for table in tables for span in _spans(table, options)),
+        n_features=width,
+        dtype=value_type.name if value_type.name in ROW_DTYPES else "float32",
+        label_names=names,
+        n_labels=n_labels,
+        feature_names=None if layout.is_list else layout.features,
+        row_labels=layout.row_label is not None,
+        bag_ids=layout.bag is not None,
+        n_bags=None if is_long else n_records,
+        n_rows=n_records if is_long else None,
+        holds_bytes=max(
+            (max(t.group_bytes, default=0) for t in tables if t.kind != "parquet"), default=0
+        ),
+        notes=_notes(layout, tables[0]),
+    )
+
+
+def _spans(table: Table, options: SourceOptions) -> list[Span]:
+    cuts = cuts_by_bytes(np.array(table.group_bytes, np.int64), options.span_bytes)
+    return [
+        Span(table.path, start, stop, sum(table.group_bytes[start:stop])) for start, stop in cuts
+    ]
+
+
+def _notes(layout: Layout, table: Table) -> tuple[str, ...]:
+    said = {
+        "long": "a record a row",
+        "nested": f"a record a bag, rows listed in {layout.features[0]!r}",
+        "flat": f"a record a bag, values in {layout.features[0]!r}, rows counted in "
+        f"{layout.n_rows!r}",
+    }
+    notes = [said[layout.form]]
+    notes += [f"bags by column {layout.bag!r}"] if layout.bag else ["bags have no ids"]
+    if layout.form == "long":
+        first = layout.features[0]
+        notes.append(
+            f"features listed in column {first!r}"
+            if layout.is_list
+            else f"{len(layout.features)} features, from column {first!r} on"
+        )
+    notes.append(
+        f"labels from column {layout.label_list!r}"
+        if layout.label_list
+        else f"labels from {len(layout.marks)} columns of 0 and 1"
+    )
+    notes += [f"labels of rows from column {layout.row_label!r}"] if layout.row_label else []
+    left_out = [name for name in table.schema.names if name not in layout.columns]
+    return (*notes, f"left out: columns {listed(left_out)}") if left_out else tuple(notes)
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def layout_of(table: Table, options: SourceOptions) -> Layout:
+    """What the columns are, by their names and types and what the user says."""
+    path, names = Path(table.path), table.schema.names
+    if len(set(names)) != len(names):
+        raise SourceError(f"{path}: two columns have one name; rename one")
+    row_label = row_label_column(path, names, options)
+    rows = _rows_column(path, table, options)
+    depth = 0 if rows is None else _depth(table.schema.field(rows).type)
+    counts = [names[i] for i in called(names, COUNT_NAMES)] if depth == 1 else []
+    form = "nested" if depth == 2 else "flat" if counts else "long"
+    bag: str | None
+    if form == "long":
+        bag = names[bag_column(path, names, options, True)]
+    else:
+        bag = _id_column(path, names, options)
+    taken = {bag, rows, *counts, None if row_label is None else names[row_label]}
+    marks, label_list = _label_columns(path, table, options, taken)
+    features = (
+        (rows,)
+        if rows is not None
+        else _scalar_features(path, table, options, {*taken, *marks, label_list})
+    )
+    return Layout(
+        form=form,
+        bag=bag,
+        features=features,
+        is_list=rows is not None,
+        n_rows=counts[0] if counts else None,
+        marks=marks,
+        label_list=label_list,
+        row_label=None if row_label is None else names[row_label],
+    )
+
+
+def _storage(kind: pa.DataType) -> pa.DataType:
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many lists lie in each other around numbers; −1 around anything else."""
+    depth, kind = 0, _storage(kind)
+    while _is_list(kind):
+        depth, kind = depth + 1, _storage(kind.value_type)
+    return depth if _is_number(kind) else -1
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _rows_column(path: Path, table: Table, options: SourceOptions) -> str | None:
+    """The one column of lists that holds rows; None if features are columns of numbers."""
+    names = table.schema.names
+    if options.feature_columns is not None:
+        found = [
+            names[i] for i in chosen(path, names, options.feature_columns, "--feature-columns")
+        ]
+        depths = [_depth(table.schema.field(name).type) for name in found]
+        for name, depth in zip(found, depths, strict=True):
+            if depth not in (0, 1, 2) or (depth and len(found) > 1):
+                raise SourceError(
+                    f"{path}: features cannot be read from column {name!r} of type "
+                    f"{table.schema.field(name).type}; expected numbers, or one column of lists"
+                )
+        return found[0] if depths[0] else None
+    there = [names[i] for i in called(names, ROWS_NAMES)]
+    there = [name for name in there if _depth(table.schema.field(name).type) in (1, 2)]
+    if len(there) > 1:
+        raise SourceError(
+            f"{path}: columns {there[0]!r} and {there[1]!r} may both hold rows; "
+            "--feature-columns says which"
+        )
+    return there[0] if there else None
+
+
+def _id_column(path: Path, names: Sequence[str], options: SourceOptions) -> str | None:
+    if options.bag_column is not None:
+        return names[chosen(path, names, [options.bag_column], "--bag-column")[0]]
+    there = called(names, ID_NAMES)
+    if len(there) > 1:
+        which = " and ".join(repr(names[i]) for i in there)
+        raise SourceError(f"{path}: columns {which} may both name the bag; --bag-column says which")
+    return names[there[0]] if there else None
+
+
+def _scalar_features(
+    path: Path, table: Table, options: SourceOptions, taken: set[str | None]
+) -> tuple[str, ...]:
+    names = table.schema.names
+    if options.feature_columns is not None:
+        return tuple(
+            names[i] for i in chosen(path, names, options.feature_columns, "--feature-columns")
+        )
+    for name in names:
+        kind = table.schema.field(name).type
+        if name not in taken and pa.types.is_decimal(kind):
+            raise SourceError(
+                f"{path}: column {name!r} is {kind}; write it as float32 or float64, or leave it "
+                "out by --feature-columns"
+            )
+    found = tuple(
+        name
+        for name in names
+        if name not in taken and _is_number(_storage(table.schema.field(name).type))
+    )
+    if not found:
+        raise SourceError(
+            f"{path} has no column of numbers for features; --feature-columns says which they are; "
+            f"it has {listed(names)}"
+        )
+    return found
+
+
+def _label_columns(
+    path: Path, table: Table, options: SourceOptions, taken: set[str | None]
+) -> tuple[tuple[str, ...], str | None]:
+    """Columns of marks, or the one that lists labels."""
+    names = table.schema.names
+    if options.label_columns is not None:
+        found = [names[i] for i in chosen(path, names, options.label_columns, "--label-columns")]
+        kind = table.schema.field(found[0]).type
+        if len(found) == 1 and not pa.types.is_boolean(kind):
+            return (), found[0]
+        return tuple(found), None
+    lists = [names[i] for i in called(names, LIST_NAMES) if names[i] not in taken]
+    marks = tuple(name for name in names if name not in taken and MARK_NAME.fullmatch(name))
+    if (lists and marks) or len(lists) > 1:
+        both = [*lists, *marks]
+        raise SourceError(
+            f"{path}: columns {both[0]!r} and {both[1]!r} may both hold labels; "
+            "--label-columns says which do"
+        )
+    if not lists and not marks:
+        raise SourceError(
+            f"{path}: which columns hold labels? --label-columns names them; it has {listed(names)}"
+        )
+    return marks, lists[0] if lists else None
+
+
+def _refuse_other_schema(table: Table, first: Table, layout: Layout) -> None:
+    for name in layout.columns:
+        here = table.schema.get_field_index(name)
+        kind = first.schema.field(name).type
+        if here < 0 or table.schema.field(here).type != kind:
+            found = "no column" if here < 0 else f"{table.schema.field(here).type} as"
+            raise SourceError(
+                f"{table.path} has {found} {name!r}, but {first.path} has {kind}; convert files "
+                "of one schema at a time"
+            )
+
+
+def _rows_like(tables: Sequence[Table], layout: Layout) -> tuple[int, np.dtype[Any]]:
+    """Values of a row, and the type that holds them."""
+    schema = tables[0].schema
+    if not layout.is_list:
+        kinds = [_storage(schema.field(name).type).to_pandas_dtype() for name in layout.features]
+        return len(layout.features), np.result_type(*kinds)
+    kind, widths = _storage(schema.field(layout.features[0]).type), []
+    while _is_list(kind):
+        widths.append(kind.list_size if pa.types.is_fixed_size_list(kind) else None)
+        kind = _storage(kind.value_type)
+    value_type = np.dtype(kind.to_pandas_dtype())
+    if layout.form != "flat" and widths[-1] is not None:
+        return widths[-1], value_type
+    for table in tables:
+        for first, batch in table.batches(0, table.n_groups, layout.columns):
+            width = _first_width(batch, layout, _locator(table, first))
+            if width:
+                return width, value_type
+    raise SourceError(f"{tables[0].path} has no rows at all")
+
+
+def _first_width(batch: pa.RecordBatch, layout: Layout, locate: Locate) -> int:
+    """Values of the first row of a batch; 0 if it has none."""
+    sizes, values = _unwrapped(batch.column(layout.features[0]), layout.features[0], locate)
+    if layout.form == "flat":
+        rows = _counts(batch, layout, locate)
+        at = int((rows > 0).argmax())
+        return int(sizes[at] // rows[at]) if rows[at] else 0
+    if layout.form == "nested":
+        ends = from_sizes(sizes)
+        sizes, _ = _unwrapped(values, layout.features[0], lambda row: locate(_item_of(ends, row)))
+    return int(sizes[0]) if len(sizes) else 0
+
+
+# --- labels ------------------------------------------------------------------------------------
+
+
+def _labels_found(
+    tables: Sequence[Table], layout: Layout, options: SourceOptions
+) -> tuple[tuple[str, ...] | None, int | None]:
+    if layout.marks:
+        own = mark_names(layout.marks)
+        assert own is not None
+        places_of(own, options, tables[0].path)
+        return (options.labels or own), len(options.labels or own)
+    if options.labels is not None:
+        return options.labels, len(options.labels)
+    assert layout.label_list is not None
+    kind = _label_type(tables[0].schema.field(layout.label_list).type)
+    if pa.types.is_integer(kind):
+        names = _class_names(tables[0].schema, layout.label_list)
+        return names, None if names is None else len(names)
+    if not _is_text(kind):
+        raise SourceError(
+            f"{tables[0].path}: labels cannot be read from column {layout.label_list!r} of type "
+            f"{tables[0].schema.field(layout.label_list).type}; expected names or numbers"
+        )
+    labelling = labelling_of(_names_in(tables, layout, options), options)
+    return labelling.names, None if labelling.names is None else len(labelling.names)
+
+
+def _label_type(kind: pa.DataType) -> pa.DataType:
+    kind = _storage(kind)
+    if _is_list(kind):
+        kind = _storage(kind.value_type)
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
+    """Names of classes that Hugging Face datasets leave in a schema, for labels by number."""
+    said = (schema.metadata or {}).get(b"huggingface")
+    if said is None:
+        return None
+    try:
+        feature = json.loads(said)["info"]["features"][column]
+    except (ValueError, KeyError, TypeError):
+        return None
+    while isinstance(feature, dict) and "feature" in feature:
+        feature = feature["feature"]
+    names = feature.get("names") if isinstance(feature, dict) else None
+    return tuple(map(str, names)) if isinstance(names, list) and names else None
+
+
+def _names_in(tables: Sequence[Table], layout: Layout, options: SourceOptions) -> set[str]:
+    """All names in the columns of labels; no other column is read."""
+    found: set[str] = set()
+    assert layout.label_list is not None
+    columns = [layout.label_list]
+    if layout.row_label and _is_text(_label_type(tables[0].schema.field(layout.row_label).type)):
+        columns.append(layout.row_label)
+    for table in tables:
+        for _, batch in table.batches(0, table.n_groups, columns):
+            for name in columns:
+                column = _plain(batch.column(name))
+                texts = _flat(column) if _is_list(column.type) else column
+                for text in pc.unique(_plain(texts)).to_pylist():
+                    if text is not None and name == layout.row_label:
+                        found |= {text} - set(UNKNOWN)
+                    elif text is not None:
+                        found.update([text] if _is_list(column.type) else _cut(text, options))
+    return found
+
+
+def _cut(text: str, options: SourceOptions) -> list[str]:
+    parts = (part.strip() for part in text.split(options.label_separator))
+    return [part for part in parts if part]
+
+
+# --- arrays ------------------------------------------------------------------------------------
+
+
+def _locator(table: Table, first: int) -> Locate:
+    return lambda record: f"{table.path}, record {first + record}"
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """A column without extension or dictionary around it.
+
+    Views of lists stay: casting them to lists loses values (pyarrow 26), flattening does not.
+    """
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string_view(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.string())
+    return column
+
+
+def _flat(column: pa.Array) -> pa.Array:
+    return _plain(column.flatten())
+
+
+def _refuse_nulls(column: pa.Array, name: str, locate: Locate, record_of: Any = None) -> None:
+    """Refuse a null; ``record_of`` gives the record of each place, if not itself."""
+    if column.null_count:
+        place = int(np.asarray(column.is_null().to_numpy(zero_copy_only=False)).argmax())
+        record = place if record_of is None else int(record_of(place))
+        raise SourceError(f"{locate(record)}: {name!r} is null or holds one; fill it or drop it")
+
+
+def _unwrapped(column: pa.Array, name: str, locate: Locate) -> tuple[I64, pa.Array]:
+    """Lengths of lists, and what they hold, end to end."""
+    column = _plain(column)
+    _refuse_nulls(column, name, locate)
+    sizes = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    return sizes, _flat(column)
+
+
+def _numbers(values: pa.Array, name: str, locate: Locate, record_of: Any) -> NDArray[Any]:
+    """Values as they are, finite."""
+    values = _plain(values)
+    _refuse_nulls(values, name, locate, record_of)
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    if found.dtype.kind == "f" and found.size and not np.isfinite([found.min(), found.max()]).all():
+        place = int((~np.isfinite(found)).argmax())
+        raise SourceError(
+            f"{locate(int(record_of(place)))}: {name!r} holds {found[place]}; only finite numbers "
+            "can be stored"
+        )
+    return found
+
+
+def _counts(batch: pa.RecordBatch, layout: Layout, locate: Locate) -> I64:
+    assert layout.n_rows is not None
+    column = _plain(batch.column(layout.n_rows))
+    _refuse_nulls(column, layout.n_rows, locate)
+    found = column.to_numpy(zero_copy_only=False)
+    if found.dtype.kind not in "iu" or (found < 0).any():
+        at = int((found < 0).argmax())
+        raise SourceError(f"{locate(at)}: {layout.n_rows!r} is {found[at]}, expected a count")
+    return np.asarray(found, np.int64)
+
+
+def _item_of(ends: I64, place: int) -> int:
+    """Which item a place belongs to, by the offsets of items."""
+    return int(np.searchsorted(ends, place, "right")) - 1
+
+
+def _bag_rows(
+    batch: pa.RecordBatch, layout: Layout, width: int, locate: Locate
+) -> tuple[I64, NDArray[Any]]:
+    """Rows of each record, and all of them."""
+    name = layout.features[0]
+    if layout.form == "long" and not layout.is_list:
+        return np.ones(batch.num_rows, np.int64), _matrix(batch, layout.features, locate)
+    sizes, inner = _unwrapped(batch.column(name), name, locate)
+    ends = from_sizes(sizes)
+
+    if layout.form == "nested":
+        widths, values = _unwrapped(inner, name, lambda row: locate(_item_of(ends, row)))
+        rows = sizes
+        if not (widths == width).all():
+            row = int((widths != width).argmax())
+            raise SourceError(
+                f"{locate(_item_of(ends, row))}: a row of {widths[row]} values, expected {width}"
+            )
+    else:
+        rows = (
+            np.ones(len(sizes), np.int64)
+            if layout.form == "long"
+            else _counts(batch, layout, locate)
+        )
+        values = inner
+        if not (sizes == rows * width).all():
+            at = int((sizes != rows * width).argmax())
+            expected = width * int(rows[at])
+            raise SourceError(f"{locate(at)}: {sizes[at]} values in {name!r}, expected {expected}")
+    row_ends = from_sizes(rows)
+    found = _numbers(values, name, locate, lambda place: _item_of(row_ends, place // width))
+    return rows, found.reshape(-1, width)
+
+
+def _matrix(batch: pa.RecordBatch, columns: Sequence[str], locate: Locate) -> NDArray[Any]:
+    """Columns of numbers side by side, a row contiguous."""
+    arrays = [_plain(batch.column(name)) for name in columns]
+    for name, array in zip(columns, arrays, strict=True):
+        _refuse_nulls(array, name, locate)
+    found = pa.RecordBatch.from_arrays(arrays, list(columns)).to_tensor().to_numpy()
+    if found.dtype.kind == "f" and found.size and not np.isfinite([found.min(), found.max()]).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(found))[0])
+        raise SourceError(
+            f"{locate(row)}: {columns[column]!r} is {found[row, column]}; only finite numbers can "
+            "be stored"
+        )
+    return np.asarray(found)
+
+
+def _labels(
+    batch: pa.RecordBatch,
+    layout: Layout,
+    labelling: Labelling,
+    options: SourceOptions,
+    locate: Locate,
+) -> tuple[I64, NDArray[np.int32]]:
+    """Offsets and sorted labels of each record."""
+    if layout.marks:
+        return _marked(batch, layout, options, locate)
+    assert layout.label_list is not None
+    column = _plain(batch.column(layout.label_list))
+    if _is_list(column.type):
+        sizes, texts = _unwrapped(column, layout.label_list, locate)
+    else:
+        _refuse_nulls(column, layout.label_list, locate)
+        sizes, texts = np.ones(len(column), np.int64), column
+        if _is_text(column.type):
+            lists = [_cut(text, options) for text in column.to_pylist()]
+            sizes = np.array([len(of) for of in lists], np.int64)
+            texts = pa.array([label for of in lists for label in of], pa.string())
+    offsets = from_sizes(sizes)
+    record = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = _indices(texts, layout.label_list, labelling, lambda i: locate(int(record[i])))
+    order = np.lexsort((numbers, record))
+    numbers = numbers[order]
+    double = (np.diff(numbers) == 0) & (np.diff(record) == 0)
+    if double.any():
+        at = int(double.argmax())
+        name = numbers[at] if labelling.names is None else repr(labelling.names[numbers[at]])
+        raise SourceError(f"{locate(int(record[at]))}: label {name} comes twice; remove one")
+    return offsets, numbers
+
+
+def _indices(
+    labels: pa.Array, name: str, labelling: Labelling, locate: Locate, unknown: bool = False
+) -> NDArray[np.int32]:
+    """Numbers of labels, −1 where ``unknown`` ones are allowed and null, empty or −1."""
+    labels = _plain(labels)
+    if not unknown:
+        _refuse_nulls(labels, name, locate)
+    encoded = labels.dictionary_encode(null_encoding="encode")
+    places = encoded.indices.to_numpy(zero_copy_only=False)
+    numbers = np.empty(len(encoded.dictionary), np.int32)
+    for i, label in enumerate(encoded.dictionary.to_pylist()):
+        if unknown and (label is None or label == -1 or label in UNKNOWN):
+            numbers[i] = -1
+            continue
+        try:
+            numbers[i] = labelling.index(label, "")
+        except SourceError as error:
+            raise SourceError(f"{locate(int((places == i).argmax()))}{error}") from None
+    return np.asarray(numbers[places], np.int32)
+
+
+def _marked(
+    batch: pa.RecordBatch, layout: Layout, options: SourceOptions, locate: Locate
+) -> tuple[I64, NDArray[np.int32]]:
+    arrays = []
+    for name in layout.marks:
+        column = _plain(batch.column(name))
+        _refuse_nulls(column, name, locate)
+        arrays.append(column.to_numpy(zero_copy_only=False).astype(np.float32))
+    marks = np.stack(arrays, axis=1)
+    wrong = (marks != 0) & (marks != 1)
+    if wrong.any():
+        row, column = (int(i) for i in np.argwhere(wrong)[0])
+        raise SourceError(
+            f"{locate(row)}: label column {layout.marks[column]!r} is {marks[row, column]:g}, "
+            "expected 0 or 1"
+        )
+    own = mark_names(layout.marks)
+    assert own is not None
+    return labels_of_marks(marks, "", places_of(own, options, ""))
+
+
+def _row_labels(
+    batch: pa.RecordBatch, layout: Layout, labelling: Labelling, rows: I64, locate: Locate
+) -> NDArray[np.int32] | None:
+    if layout.row_label is None:
+        return None
+    column = _plain(batch.column(layout.row_label))
+    if layout.form == "long":
+        return _indices(column, layout.row_label, labelling, locate, unknown=True)
+    sizes, labels = _unwrapped(column, layout.row_label, locate)
+    if not (sizes == rows).all():
+        at = int((sizes != rows).argmax())
+        raise SourceError(f"{locate(at)}: {sizes[at]} labels of rows for {rows[at]} rows")
+    record = np.repeat(np.arange(len(sizes)), sizes)
+    return _indices(
+        labels, layout.row_label, labelling, lambda i: locate(int(record[i])), unknown=True
+    )
+
+
+def _ids(column: pa.Array, name: str, locate: Locate) -> pa.Array:
+    column = _plain(column)
+    _refuse_nulls(column, name, locate)
+    if not (_is_text(column.type) or pa.types.is_integer(column.type)):
+        raise SourceError(
+            f"{locate(0)}: ids in {name!r} are {column.type}, expected text or numbers"
+        )
+    return column.cast(pa.string())
+
+
+# --- bags --------------------------------------------------------------------------------------
+
+
+def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+    """Bags that begin in the span's groups."""
+    table = open_table(span.path)
+    layout = layout_of(table, options)
+    if layout.form == "long":
+        return _read_long(table, span, layout, scan, options)
+    return _read_nested(table, span, layout, scan, options)
+
+
+def _read_nested(
+    table: Table, span: Span, layout: Layout, scan: Scan, options: SourceOptions
+) -> Iterator[BagBlock]:
+    labelling = labelling_in(scan)
+    for first, batch in table.batches(span.start, span.stop, layout.columns):
+        locate = _locator(table, first)
+        sizes, rows = _bag_rows(batch, layout, scan.n_features, locate)
+        label_offsets, labels = _labels(batch, layout, labelling, options, locate)
+        ids = None
+        if layout.bag is not None:
+            ids = _ids(batch.column(layout.bag), layout.bag, locate).to_pylist()
+        row_labels = _row_labels(batch, layout, labelling, sizes, locate)
+        yield BagBlock(from_sizes(sizes), rows, label_offsets, labels, row_labels, ids)
+
+
+def _read_long(
+    table: Table, span: Span, layout: Layout, scan: Scan, options: SourceOptions
+) -> Iterator[BagBlock]:
+    labelling = labelling_in(scan)
+
+    def pieces(start: int, stop: int) -> Iterator[Piece]:
+        for first, batch in table.batches(start, stop, layout.columns):
+            yield _piece(batch, layout, scan, labelling, options, _locator(table, first))
+
+    return whole_bags(
+        pieces(span.start, span.stop),
+        lambda: pieces(span.stop, table.n_groups),
+        _id_before(table, span, layout),
+        group=options.group,
+    )
+
+
+def _id_before(table: Table, span: Span, layout: Layout) -> str | None:
+    """The bag of the record before a span's first."""
+    assert layout.bag is not None
+    for group in reversed(range(span.start)):
+        last = None
+        for first, batch in table.batches(group, group + 1, [layout.bag]):
+            last = _ids(batch.column(layout.bag), layout.bag, _locator(table, first))[-1].as_py()
+        if last is not None:
+            return str(last)
+    return None
+
+
+def _piece(
+    batch: pa.RecordBatch,
+    layout: Layout,
+    scan: Scan,
+    labelling: Labelling,
+    options: SourceOptions,
+    locate: Locate,
+) -> Piece:
+    assert layout.bag is not None
+    sizes, rows = _bag_rows(batch, layout, scan.n_features, locate)
+    ids = _ids(batch.column(layout.bag), layout.bag, locate)
+    changes = pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1))
+    offsets = run_starts(np.asarray(changes.to_numpy(zero_copy_only=False), bool))
+    label_offsets, labels = _labels(batch, layout, labelling, options, locate)
+    _refuse_other_labels(offsets, label_offsets, labels, ids, locate)
+    kept, places = gather(label_offsets, offsets[:-1])
+    block = BagBlock(
+        offsets,
+        rows,
+        kept,
+        labels[places],
+        _row_labels(batch, layout, labelling, sizes, locate),
+        ids.take(pa.array(offsets[:-1])).to_pylist(),
+    )
+    return Piece(block, locate)
+
+
+def _refuse_other_labels(
+    runs: I64, label_offsets: I64, labels: NDArray[np.int32], ids: pa.Array, locate: Locate
+) -> None:
+    """Refuse rows whose labels are not those of their bag's first row."""
+    firsts = np.repeat(runs[:-1], np.diff(runs))
+    sizes = np.diff(label_offsets)
+    wrong = sizes != sizes[firsts]
+    alike = np.flatnonzero(~wrong)
+    ends, here = gather(label_offsets, alike)
+    _, there = gather(label_offsets, firsts[alike])
+    differ = labels[here] != labels[there]
+    if differ.any():
+        rows = np.repeat(alike, np.diff(ends))
+        wrong[rows[differ]] = True
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise other_labels(locate(row), ids[row].as_py())
+
+
+READER = Reader(
+    name="arrow",
+    suffixes=SUFFIXES,
+    line="Parquet, Arrow IPC and Feather: a record a row, or a record a bag",
+    tells=tells,
+    scan=scan,
+    read=read,
+)
