@@ -21,6 +21,7 @@ from streammiml.bags.offsets import from_sizes
 from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.labelling import labels_of_marks, places_of
 from streammiml_tools.readers.text import (
+    COMPRESSIONS,
     F64,
     Lines,
     RowError,
@@ -275,9 +276,15 @@ def _named_labels(
     if len(lists) > 1:
         raise SourceError(f"{lists[1]}: a second XML beside {lists[0]}; give one")
     if not lists:
-        beside = {path.with_name(path.name.partition(".")[0] + ".xml") for path in paths}
+        beside = {_beside(path) for path in paths}
         lists = [path for path in beside if len(beside) == 1 and path.is_file()]
     return (xml_labels(lists[0]), str(lists[0])) if lists else (None, "")
+
+
+def _beside(path: Path) -> Path:
+    """Where the XML of an ARFF would lie."""
+    bare = path.with_suffix("") if path.suffix.lower() in COMPRESSIONS else path
+    return bare.with_suffix(".xml")
 
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:

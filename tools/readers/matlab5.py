@@ -18,7 +18,7 @@ import scipy.io
 
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.matlab_layout import Outline
-from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO
+from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO, twice
 
 CHUNK = 1 << 16
 MATRIX, COMPRESSED = 14, 15
@@ -246,6 +246,9 @@ def outlines(path: Path) -> list[Outline]:
             except (_Short, zlib.error):
                 raise _cut(path, found) from None
             file.seek(here + n_bytes)
+    again = twice([one.name for one in found])
+    if again is not None:
+        raise SourceError(f"{path}: two variables are called {again!r}; save the file again")
     return [one for one in found if not one.name.startswith("__")]
 
 

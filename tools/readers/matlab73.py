@@ -124,11 +124,20 @@ def lines(path: Path, one: Outline, start: int, stop: int, *, transposed: bool) 
 def items(path: Path, one: Outline, start: int, stop: int) -> list[Any]:
     """Some matrices of a cell, in MATLAB's order; empty ones as their outline has them."""
     with open_hdf5(path) as file:
-        references = _found(path, file, one.name)[()].ravel()[start:stop]
+        references = _references(_found(path, file, one.name), start, stop)
         return [
             np.empty(outline.shape) if 0 in outline.shape else _values(path, file[ref])
             for ref, outline in zip(references, one.items[start:stop], strict=True)
         ]
+
+
+def _references(dataset: Any, start: int, stop: int) -> Any:
+    """Some references of a cell; a column or a row is not read whole."""
+    if dataset.ndim == 2 and dataset.shape[0] == 1:
+        return dataset[0, start:stop]
+    if dataset.ndim == 2 and dataset.shape[1] == 1:
+        return dataset[start:stop, 0]
+    return dataset[()].ravel()[start:stop]
 
 
 def texts(path: Path, one: Outline) -> tuple[str, ...]:

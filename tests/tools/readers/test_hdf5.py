@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml_tools.readers import hdf5_access
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from streammiml_tools.readers.hdf5 import READER
 from tests.stores import as_sparse, assert_same, made_block, plain, scratch
@@ -154,6 +155,17 @@ def test_hdf5__a_bomb_is_refused_before_it_is_read(tmp_path):
     assert path.stat().st_size < 2 << 20
     with pytest.raises(SourceError, match=r"declares 268,435,456 bytes .* h5repack -f NONE"):
         READER.scan([path], SourceOptions())
+
+
+def test_hdf5__a_bomb_would_be_read_were_it_not_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hdf5_access, "BOMB_RATIO", 10_000)
+    monkeypatch.setattr(hdf5_access, "BOMB_LINE", 1)
+    zeros = {"instances": np.zeros((64, 1 << 12)), "offsets": [0, 64], "targets": np.ones((1, 2))}
+    path = write(tmp_path / "a.h5", zeros, compression="gzip")
+    assert read_all(READER, path)[1].n_rows == 64
+    monkeypatch.setattr(hdf5_access, "BOMB_RATIO", 100)
+    with pytest.raises(SourceError, match="/instances declares 2,097,152 bytes"):
+        read_all(READER, path)
 
 
 def test_hdf5__nothing_outside_the_file_is_read(tmp_path):

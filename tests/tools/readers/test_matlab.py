@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock
-from streammiml_tools.readers import arff, matlab
+from streammiml_tools.readers import arff, matlab, matlab5
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.matlab import READER
 from tests.stores import assert_same, scratch
@@ -516,6 +516,10 @@ DAMAGED = {
     ),
     "cut in a tag": (file5() + b"abc", r"is damaged or cut short in its first variable"),
     "inflates to less": (file5(packed(ZEROS[:99])), r"refused as a bomb|is damaged or cut short"),
+    "one name": (
+        file5(matrix(6, (1, 1), element(9, bytes(8))), matrix(6, (1, 1), element(9, bytes(8)))),
+        r"a\.mat: two variables are called 'bags'; save the file again",
+    ),
     "no zlib": (file5(struct.pack("<II", 15, 8) + b"x" * 8), r"is damaged or cut short in its"),
     "another element": (file5(element(9, bytes(8))), r"byte 128: an element of kind 9, expected"),
     "another file": (b"hello", r"is no MATLAB file of version 5 or later; save it again with -v7"),
@@ -548,6 +552,25 @@ def test_matlab__damage_is_told_or_harmless(tmp_path_factory, version, cut, flip
             matlab._understood.cache_clear()
             with suppress(SourceError):
                 read_all(READER, broken, row_label_column="none")
+
+
+def test_matlab__a_bomb_would_be_read_were_it_not_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.mat"
+    path.write_bytes(DAMAGED["bomb"][0])
+    monkeypatch.setattr(matlab5, "BOMB_RATIO", 10_000)
+    assert matlab5.outlines(path)[0].n_bytes == 1 << 28
+
+
+def test_matlab__cells_of_any_shape_are_read_in_matlabs_order(tmp_path):
+    bags, marks = made()
+    square = np.empty((2, 3), object)
+    for i, bag in enumerate(bags):
+        square[i % 2, i // 2] = bag
+    for version, put in WRITE.items():
+        path = put(tmp_path / f"{version}.mat", {"bags": square, "Y": marks})
+        assert_same(read_all(READER, path, span_bytes=1)[1], block_of(bags, marks))
+        path = put(tmp_path / f"{version}.mat", {"bags": cell(bags).T, "Y": marks})
+        assert_same(read_all(READER, path, span_bytes=1)[1], block_of(bags, marks))
 
 
 def test_matlab__a_cut_73_file_is_refused(tmp_path):

@@ -95,6 +95,16 @@ def test_line_blocks__a_line_that_is_a_bomb_is_refused(tmp_path, suffix):
         list(text.line_blocks(path))
 
 
+def test_line_blocks__a_bomb_would_be_held_were_it_not_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(bytes(9 << 20)))
+    monkeypatch.setattr(text, "BOMB_LINE", 1 << 20)
+    with pytest.raises(SourceError, match="line 1: the line is longer than 1 MiB"):
+        list(text.line_blocks(path))
+    monkeypatch.setattr(text, "BOMB_RATIO", 10_000)
+    assert sum(len(lines.content) for lines in text.line_blocks(path)) == 9 << 20
+
+
 def test_as_text__bytes_that_are_no_text_are_named(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\n\xff\n")
