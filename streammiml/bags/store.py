@@ -78,6 +78,14 @@ class Bags(ABC):
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag, without reading rows."""
 
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag: all of dense rows, some of sparse; a store reads none."""
+        if not self.sparse:
+            return self.bag_sizes(start, stop) * self.n_features
+        block = self.read(start, stop)
+        assert isinstance(block.rows, SparseRows), "sparse bags have sparse rows"
+        return np.diff(block.rows.offsets[block.bag_offsets])
+
     @abstractmethod
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices, without reading rows."""
@@ -234,6 +242,15 @@ class BagStore(Bags):
         self._check_range(start, stop)
         return np.diff(self._offsets("bag_offsets", start, stop, self.n_rows))
 
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag, without reading them."""
+        if not self.sparse:
+            return super().bag_values(start, stop)
+        self._check_range(start, stop)
+        rows = self._offsets("bag_offsets", start, stop, self.n_rows)
+        ends = self._offsets("row_offsets", int(rows[0]), int(rows[-1]), self.n_values)
+        return np.diff(ends[rows - rows[0]])
+
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices, without reading rows."""
         self._check_range(start, stop)
@@ -374,6 +391,10 @@ class JoinedStore(Bags):
         """Rows of each bag, without reading rows."""
         return np.concatenate([s.bag_sizes(a, b) for s, a, b in self._pieces(start, stop)])
 
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag, without reading them."""
+        return np.concatenate([s.bag_values(a, b) for s, a, b in self._pieces(start, stop)])
+
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices, without reading rows."""
         parts = [store.labels(a, b) for store, a, b in self._pieces(start, stop)]
@@ -442,6 +463,15 @@ class StoreView(Bags):
         out = np.empty(len(wanted), np.int64)
         for here, a, b in self._runs(wanted):
             out[here] = self.base.bag_sizes(a, b)[wanted[here] - a]
+        return out
+
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag, without reading them."""
+        self._check_range(start, stop)
+        wanted = self.indices[start:stop]
+        out = np.empty(len(wanted), np.int64)
+        for here, a, b in self._runs(wanted):
+            out[here] = self.base.bag_values(a, b)[wanted[here] - a]
         return out
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import streammiml as sm
 from streammiml.bags import store as module
+from streammiml.bags.block import SparseRows
 from streammiml.bags.layout import MANIFEST
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError, StreammimlError
@@ -39,6 +40,15 @@ def written(corpus: Corpus, backend: str, cut: dict):
         yield write_parts(folder / f"x.{backend}", corpus.spec, corpus.parts)
 
 
+def values_of(block) -> np.ndarray:
+    """Stored values of each bag."""
+    rows = block.rows
+    width = np.full(len(rows), block.n_features)
+    if isinstance(rows, SparseRows):
+        width = np.diff(rows.offsets)
+    return np.diff(np.concatenate([[0], np.cumsum(width)])[block.bag_offsets])
+
+
 def ranges(n: int) -> st.SearchStrategy:
     return st.tuples(st.integers(0, n), st.integers(0, n)).map(sorted)
 
@@ -53,6 +63,7 @@ def test_read__returns_what_was_written_for_any_range(corpus, backend, cut, data
         want = block.slice(start, stop)
         assert_same(store.read(start, stop), want)
         assert_equal(store.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        assert_equal(store.bag_values(start, stop), values_of(want), "values")
         offsets, labels = store.labels(start, stop)
         assert_equal(offsets, want.label_offsets, "label offsets")
         assert_equal(labels, want.label_indices, "labels")
@@ -83,6 +94,7 @@ def test_view__is_the_bags_it_names(corpus, backend, cut, data):
         view = store.view(chosen)
         assert_same(view.read(start, stop), want)
         assert_equal(view.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        assert_equal(view.bag_values(start, stop), values_of(want), "values")
         offsets, labels = view.labels(start, stop)
         assert_equal(offsets, want.label_offsets, "label offsets")
         assert_equal(labels, want.label_indices, "labels")
@@ -117,6 +129,7 @@ def test_joined_stores__read_as_one(corpus, data):
         want = block.slice(start, stop)
         assert_same(joined.read(start, stop), want)
         assert_equal(joined.bag_sizes(start, stop), np.diff(want.bag_offsets), "sizes")
+        assert_equal(joined.bag_values(start, stop), values_of(want), "values")
         assert_equal(joined.labels(start, stop)[0], want.label_offsets, "label offsets")
         assert_equal(joined.labels(start, stop)[1], want.label_indices, "labels")
         ids = [str(i) for i in range(start, stop)] if want.bag_ids is None else want.bag_ids
