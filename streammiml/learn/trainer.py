@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.clock import CHECKPOINTS, KERNEL, VALIDATION, Clock, Work
 from streammiml.learn.holdout import Holdout
+from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS, PLACES, SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
 from streammiml.learn.start import check_follows, settings_from, state_from
@@ -54,32 +55,6 @@ class Stopped(Exception):
 
 class _Interrupted(Exception):
     """A signal came while nothing but a read was waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How a run stands, for whoever shows it."""
-
-    epoch: int
-    step: int
-    seconds: float
-    """Since the run began, pauses left out."""
-    steps_per_second: float
-    """This and all below: since the last line of the history, or since the run was resumed."""
-    rows_per_second: float
-    mb_per_second: float
-    loss: float
-    """Mean loss of a step."""
-    share_of_violations: float
-    """Steps that found a label ranked wrongly."""
-    time: dict[str, float]
-    """Seconds of the kernel, of waiting for bags, of looks and of checkpoints."""
-    validation_loss: float | None
-    """Ranking loss of the held-out bags, where they have just been looked at."""
-    best_loss: float | None
-    """The lowest so far."""
-    done: float
-    """Share of the steps that the run will make, unless it stops early; no line has it."""
 
 
 def train(
@@ -228,7 +203,8 @@ class _Training:
                 # From now on the model may go: the run has what it needs of it.
                 save_checkpoint(folder.checkpoints, self._state, self._key())
         del found, start
-        self._clock, self._noted, self._before = Clock(), Work(), self._state.at.seconds
+        self._clock, self._noted = Clock(), Work()
+        self._before, self._done_before = self._state.at.seconds, self._share_done()
         with self._listening():
             self._loop()
             if folder is not None:
@@ -461,7 +437,7 @@ class _Training:
             at.tally_counts, at.tally_loss = self._tally.counts.tolist(), 0.0
             self._noted = self._clock.work()
         else:
-            self._watch(self._progress(None))
+            self._watch(self._progress(None, is_line=False))
         steps, seconds = config.checkpoint_interval()
         saved_step, saved_time = self._saved_at
         due = (steps and at.step % steps == 0) or (
@@ -506,15 +482,12 @@ class _Training:
 
     def _note(self, loss: float | None) -> int:
         """A line of the history; the size of the file with it."""
-        progress = self._progress(loss)
+        progress = self._progress(loss, is_line=True)
+        size = self._folder.note(progress.line()) if self._folder is not None else 0
         self._watch(progress)
-        if self._folder is None:
-            return 0
-        entry = asdict(progress)
-        del entry["done"]
-        return self._folder.note(entry)
+        return size
 
-    def _progress(self, loss: float | None) -> Progress:
+    def _progress(self, loss: float | None, *, is_line: bool) -> Progress:
         at, now = self._state.at, self._clock.work()
         at.seconds = self._before + now.seconds
         work, n_steps = now - self._noted, max(1, at.tally_counts[0])
@@ -530,13 +503,23 @@ class _Training:
             time=work.times(),
             validation_loss=loss,
             best_loss=at.best_loss,
+            is_line=is_line,
+            epochs=self._config.epochs,
             done=self._share_done(),
+            seconds_left=self._seconds_left(now),
+            total={**now.times(), "all": now.seconds},
         )
 
     def _share_done(self) -> float:
         at, config = self._state.at, self._config
         done = (at.epoch + at.place / self._plan.n_bags) / config.epochs
         return min(1.0, max(done, at.step / config.max_steps if config.max_steps else 0.0))
+
+    def _seconds_left(self, now: Work) -> float | None:
+        """To the last epoch or step, at the pace of this process."""
+        done = self._share_done()
+        here = done - self._done_before
+        return now.seconds / here * (1 - done) if here > 0 else None
 
     def _save(self) -> None:
         folder = self._folder

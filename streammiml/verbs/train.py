@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import sys
-import time
 import tomllib
-from dataclasses import fields
+from contextlib import nullcontext
+from dataclasses import asdict, fields
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from streammiml.bags.store import open_store
 from streammiml.config import TrainConfig, format_size
 from streammiml.errors import StreammimlError, unknown
+from streammiml.learn.events import EventFiles
+from streammiml.learn.forecast import Forecast, forecast
+from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS
-from streammiml.learn.trainer import Progress, Stopped, prepare
+from streammiml.learn.trainer import Stopped
 from streammiml.learn.trainer import train as train_model
-
-SHOW_SECONDS = 5.0
+from streammiml.verbs.showing import Show, spoken
 
 
 class Options(TrainConfig):
@@ -38,6 +40,8 @@ def train(
     resume: bool = False,
     extend: int = 0,
     dry_run: bool = False,
+    json: bool = False,
+    tensorboard: Path | None = None,
     config: Path | None = None,
     options: Annotated[Options | None, Parameter(name="*")] = None,
 ) -> int:
@@ -53,7 +57,12 @@ def train(
         Go on with the run for so many epochs more than it was to have; one that stopped early gets
         as much patience again. After a kill, --resume goes on.
     dry_run
-        Say what would be held and read, and how well bags are mixed; train nothing.
+        Say what would be held and read, how well bags are mixed, and about how long it would take;
+        train nothing.
+    json
+        Say it, or what was made, as one JSON object.
+    tensorboard
+        Folder for TensorBoard's event files.
     config
         TOML file of options, named as on the command line; the command line wins.
     """
@@ -62,17 +71,33 @@ def train(
     *stores, run = paths
     settings = merged(options, config)
     if dry_run:
-        _say_budget(stores, settings)
+        found = forecast(stores, settings)
+        print(dumps(asdict(found))) if json else _say(found)
         return 0
     if settings.threads > 1:
         print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
-    show = _Show()
+    events = EventFiles(tensorboard) if tensorboard is not None else None
+    show = Show()
+
+    def watch(progress: Progress) -> None:
+        show(progress)
+        if events is not None:
+            events(progress)
+
     try:
-        model = train_model(stores, settings, run=run, resume=resume, extend=extend, watch=show)
+        with show, events or nullcontext():
+            model = train_model(
+                stores, settings, run=run, resume=resume, extend=extend, watch=watch
+            )
     except Stopped as stop:
         print(f"streammiml: {stop}; the same command with --resume goes on", file=sys.stderr)
         return 128 + stop.number
-    print(f"{run}: {model}")
+    if show.summary():
+        print(show.summary(), file=sys.stderr)
+    if json:
+        print(dumps({"run": run, **model.provenance}))
+    else:
+        print(f"{run}: {model}")
     return 0
 
 
@@ -96,38 +121,21 @@ def merged(options: Options | None, file: Path | None) -> Options:
     return Options(**{**given, **(options.given() if options is not None else {})})
 
 
-def _say_budget(stores: list[str], settings: TrainConfig) -> None:
-    store = open_store(stores)
-    ready = prepare(store, settings)
-    budget, plan = ready.budget, ready.budget.plan
-    print(f"bags to train on  {store.n_bags - ready.visits.holdout.size:,}")
-    print(f"bags held out     {ready.visits.holdout.size:,}")
-    print(f"blocks            {plan.n_blocks:,} of {plan.block_bags} bags, {plan.window} mixed")
-    print(f"variance inflation of label counts, at worst  {plan.vif:.2f}")
-    for name, size in budget.held.items():
-        print(f"memory, {name:<10} {format_size(size)}")
-    print(f"memory, all        {format_size(budget.total)} of {format_size(budget.allowed)}")
-
-
-class _Show:
-    """A line on stderr now and then, and one for each look at the held-out bags."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.validation_loss is None and now - self._last < SHOW_SECONDS:
-            return
-        self._last = now
-        loss = progress.validation_loss
-        words = [
-            f"epoch {progress.epoch}",
-            f"step {progress.step:,}",
-            f"{progress.steps_per_second:,.0f} steps/s",
-            f"{progress.mb_per_second:.0f} MB/s",
-            f"violations {progress.share_of_violations:.2f}",
-            f"waited {progress.time['reading']:.1f} s",
-        ]
-        words += [] if loss is None else [f"ranking loss {loss:.4f}"]
-        print(", ".join(words), file=sys.stderr, flush=True)
+def _say(found: Forecast) -> None:
+    memory = {f"memory, {name}": format_size(size) for name, size in found.memory.items()}
+    lines = {
+        "bags to train on": f"{found.training_bags:,}",
+        "bags held out": f"{found.held_out_bags:,}, looked at every {found.validate_every:,} steps",
+        "blocks": f"{found.n_blocks:,} of {found.block_bags} bags, {found.mix_blocks} mixed",
+        "variance inflation": f"{found.vif:.2f} of label counts, if the store is sorted by label",
+        **memory,
+        "memory, all": f"{format_size(found.memory_total)} of {format_size(found.memory_allowed)}",
+        "steps": f"{found.steps:,}, {found.steps_per_epoch:,} an epoch",
+        "reads, about": f"{format_size(found.read_total)}, "
+        f"{format_size(found.read_per_epoch)} an epoch",
+        "time, about": f"{spoken(found.seconds)} without early stop, by "
+        f"{found.seconds_per_step * 1e6:,.0f} µs a step and {found.seconds_per_look:.2g} s a look, "
+        "measured on an untrained model",
+    }
+    for name, value in lines.items():
+        print(f"{name:<19} {value}")

@@ -43,7 +43,7 @@ def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsy
     assert run(["train", store, str(folder), *QUICK]) == 0
     out, err = said(capsys)
     assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
-    assert re.search(r"epoch 0, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
+    assert re.search(r"epoch 0/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
     names = {path.name for path in folder.iterdir()}
     assert names == {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "lock"}
     assert tomllib.loads((folder / "settings.toml").read_text())["shared_dim"] == 8
@@ -212,20 +212,32 @@ def test_config__what_cannot_be_used_is_one_line_that_names_the_file(content, li
 # Dry runs.
 
 
-def test_dry_run__says_what_would_be_held_and_touches_nothing(store, tmp_path, capsys, monkeypatch):
-    def read(*_):
-        raise AssertionError("a row was read")
-
-    monkeypatch.setattr("streammiml.bags.store.BagStore.read", read)
+def test_dry_run__says_what_it_would_take_and_leaves_nothing(store, tmp_path, capsys):
     assert run(["train", store, str(tmp_path / "run"), "--dry-run"]) == 0
     out, err = said(capsys)
     assert err == ""
     assert not (tmp_path / "run").exists()
     n_bags = [int(n) for n in re.findall(r"bags (?:to train on|held out) +(\d+)", out)]
     assert sum(n_bags) == 300
-    assert re.search(r"variance inflation .* 1\.00", out)
-    assert re.search(r"memory, weights +\d", out)
-    assert re.search(r"memory, all +[\d.]+ MiB of 1 GiB", out)
+    for line in (
+        r"variance inflation +1\.00 of label counts",
+        r"memory, weights +\d",
+        r"memory, all +[\d.]+ MiB of 1 GiB",
+        rf"steps +{n_bags[0] * 100:,}, {n_bags[0]} an epoch",
+        r"reads, about +[\d.]+ [KM]iB, [\d.]+ KiB an epoch",
+        r"time, about +\d+ (s|min) without early stop, by [\d,]+ µs a step and \S+ s a look",
+    ):
+        assert re.search(line, out), line
+
+
+def test_dry_run__as_json_has_the_same_numbers(store, tmp_path, capsys):
+    assert run(["train", store, str(tmp_path / "run"), "--dry-run", "--json", "--epochs=3"]) == 0
+    found = json.loads(said(capsys)[0])
+    assert found["steps"] == 3 * found["steps_per_epoch"] == 3 * found["training_bags"]
+    assert found["memory_total"] == sum(found["memory"].values())
+    assert found["vif"] == 1.0
+    assert found["seconds"] > 0
+    assert found["read_per_epoch"] > 0
 
 
 def test_dry_run__refuses_what_training_would_refuse(store, tmp_path, capsys):
@@ -239,6 +251,28 @@ def test_help__names_every_option_with_its_words(capsys):
     for word in ("--shared-dim", "--no-average", "--checkpoint-every", "--dry-run", "--resume"):
         assert word in out
     assert "Passes over the training bags" in " ".join(out.replace("│", " ").split())
+
+
+def test_train__json_is_one_object(store, tmp_path, capsys):
+    assert run(["train", store, str(tmp_path / "run"), *QUICK, "--json"]) == 0
+    found = json.loads(said(capsys)[0])
+    assert found["run"] == str(tmp_path / "run")
+    assert found["steps"] > 0
+
+
+def test_train__says_at_the_end_where_the_time_went(store, tmp_path, capsys):
+    assert run(["train", store, str(tmp_path / "run"), *QUICK]) == 0
+    words = r"time: \d+ s; kernel \d+%, reading \d+%, validation \d+%, checkpoints \d+%"
+    assert re.search(words, said(capsys)[1].splitlines()[-1])
+
+
+def test_tensorboard__leaves_event_files(store, tmp_path):
+    words = ["train", store, str(tmp_path / "run"), *QUICK, f"--tensorboard={tmp_path / 'events'}"]
+    assert run(words) == 0
+    assert len([*(tmp_path / "events").glob("events.out.*")]) == 1
+    assert run(["train", store, str(tmp_path / "plain"), *QUICK]) == 0
+    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "plain"))
+    assert one.read_bytes() == two.read_bytes()
 
 
 def test_train__several_threads_say_that_results_vary(tmp_path, capsys):

@@ -1,0 +1,100 @@
+"""Progress of training on stderr: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from streammiml.config import format_size
+from streammiml.learn.progress import Progress
+
+SHOW_SECONDS = 5.0
+LIVE_SECONDS = 0.2
+
+
+class Show:
+    """A watcher of training; a context that leaves the terminal as it was."""
+
+    def __init__(self) -> None:
+        self._held = _memory_held()
+        self._console = Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown = time.monotonic()
+        self._loss: float | None = None
+        self._last: Progress | None = None
+
+    def __enter__(self) -> Show:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show a moment, unless the last one was just now."""
+        self._last = progress
+        if progress.validation_loss is not None:
+            self._loss = progress.validation_loss
+        now = time.monotonic()
+        pause = LIVE_SECONDS if self._live is not None else SHOW_SECONDS
+        if not progress.is_line and now - self._shown < pause:
+            return
+        self._shown = now
+        words = ", ".join(self._words(progress))
+        if self._live is not None:
+            self._live.update(Text(words, overflow="ellipsis", no_wrap=True), refresh=True)
+        else:
+            print(words, file=sys.stderr, flush=True)
+
+    def _words(self, progress: Progress) -> list[str]:
+        words = [
+            f"epoch {progress.epoch}/{progress.epochs}",
+            f"step {progress.step:,}",
+            f"{progress.steps_per_second:,.0f} steps/s",
+            f"{progress.mb_per_second:.0f} MB/s",
+            f"{format_size(max(0, _memory_held() - self._held))} held",
+            f"violations {progress.share_of_violations:.2f}",
+        ]
+        if self._loss is not None:
+            words.append(f"ranking loss {self._loss:.4f}")
+        if progress.seconds_left is not None and progress.done < 1:
+            words.append(f"{spoken(progress.seconds_left)} left")
+        return words
+
+    def summary(self) -> str:
+        """Where the time went, as shares of all of it."""
+        if self._last is None:
+            return ""
+        total = self._last.total
+        parts = [
+            f"{name} {seconds / max(total['all'], 1e-9):.0%}" for name, seconds in total.items()
+        ]
+        return f"time: {spoken(total['all'])}; " + ", ".join(parts[:-1])
+
+
+def spoken(seconds: float) -> str:
+    """A time for people: ``41 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86400:.1f} d"
+
+
+def _memory_held() -> int:
+    """Bytes of the process that are in memory; 0 where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0

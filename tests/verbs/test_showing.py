@@ -1,0 +1,93 @@
+"""Progress: one line that is written over on a terminal, plain lines elsewhere."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+
+from streammiml.learn.progress import Progress
+from streammiml.verbs.showing import Show, spoken
+from tests.planted import planted
+from tests.stores import write_store
+
+
+def moment(**changes):
+    usual = {
+        "epoch": 3, "step": 12_345, "seconds": 9.0, "steps_per_second": 1000.0,
+        "rows_per_second": 9000.0, "mb_per_second": 42.0, "loss": 0.7, "share_of_violations": 0.25,
+        "time": {"kernel": 1.0}, "validation_loss": 0.0625, "best_loss": 0.05, "is_line": True,
+        "epochs": 10, "done": 0.3, "seconds_left": 3600.0 * 4,
+        "total": {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0, "all": 10},
+    }  # fmt: skip
+    return Progress(**{**usual, **changes})
+
+
+def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
+    with Show() as show:
+        show(moment())
+        show(moment(step=12_400, validation_loss=None, is_line=False))
+        show(moment(step=13_000, validation_loss=None, done=1.0))
+    lines = capsys.readouterr().err.splitlines()
+    words = r"epoch 3/10, step 12,345, 1,000 steps/s, 42 MB/s, \S+ \S+ held, violations 0\.25, "
+    assert re.fullmatch(words + r"ranking loss 0\.0625, 4\.0 h left", lines[0])
+    # What was shown just now is not shown again; a line of the history always is.
+    assert len(lines) == 2
+    assert lines[1].startswith("epoch 3/10, step 13,000")
+    assert "left" not in lines[1]
+    assert "ranking loss 0.0625" in lines[1]
+    assert show.summary() == "time: 10 s; kernel 60%, reading 10%, validation 20%, checkpoints 0%"
+
+
+def test_show__that_has_seen_nothing_has_nothing_to_sum_up():
+    assert Show().summary() == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (3600, "60 min"),
+        (7200, "2.0 h"),
+        (1e6, "11.6 d"),
+    ],
+)
+def test_spoken__has_the_unit_that_fits(seconds, words):
+    assert spoken(seconds) == words
+
+
+def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
+    store = tmp_path / "s.zarr"
+    write_store(store, planted())
+    ours, theirs = pty.openpty()
+    words = ["train", store, tmp_path / "run", "--epochs=20", "--validate-every=200"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "streammiml", *words],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env={**os.environ, "COLUMNS": "160", "TERM": "xterm"},
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # What a terminal says when the other side has gone.
+                break
+            if not part:
+                break
+            shown += part
+        out = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 0, shown
+    text = shown.decode()
+    assert text.count("ranking loss") >= 3
+    assert re.search(r"epoch \d+/20, step [\d,]+, [\d,]+ steps/s, .* held, violations", text)
+    # Erased before each is written anew, so that lines do not pile up.
+    assert text.count("\x1b[2K") >= 3
+    assert re.search(r"time: .*kernel \d+%, reading \d+%, validation \d+%", text)
+    assert b"Model(" in out
