@@ -27,13 +27,17 @@ _UNLIMITED = 1 << 62
 
 
 def may_bypass() -> bool:
-    """Whether reads may go past the page cache; ``STREAMMIML_DIRECT=0`` forbids it."""
+    """Whether the page cache may be passed by, or asked; ``STREAMMIML_DIRECT=0`` forbids it."""
     return os.environ.get("STREAMMIML_DIRECT", "1") != "0" and _DIRECT is not None
 
 
 def outgrows_cache(n_bytes: int) -> bool:
-    """Whether a store is larger than half the memory that this process could use."""
-    return n_bytes > usable_memory() // 2
+    """Whether a store is larger than half the memory that this process could use.
+
+    ``STREAMMIML_DIRECT=always`` says so of every store.
+    """
+    always = os.environ.get("STREAMMIML_DIRECT") == "always"
+    return always or n_bytes > usable_memory() // 2
 
 
 def usable_memory() -> int:
