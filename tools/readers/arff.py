@@ -42,6 +42,7 @@ MEKA = re.compile(r"-C\s+(-?\d+)")
 QUOTED = re.compile(
     rb"""\s*("[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|[^,"'{}]*)\s*(?:,|$)"""
 )
+AFTER = re.compile(rb"\s*(?:,|$)")
 NUMERIC = ("numeric", "real", "integer")
 
 
@@ -440,11 +441,14 @@ def _bag_block(
             ids.append(name)
         bags.append(rows)
         marks.append(rest)
-    sizes = [rows.count(b"\n") + 1 if rows.strip() else 0 for rows in bags]
+    sizes = [rows.count(b"\\n") + 1 if rows.strip() else 0 for rows in bags]
     bag_offsets = from_sizes(sizes)
     try:
-        text = b"\n".join(rows for rows, size in zip(bags, sizes, strict=True) if size)
-        values = narrowed(parse_rows(text, columns.scan.n_features))
+        text = b"\\n".join(rows for rows, size in zip(bags, sizes, strict=True) if size)
+        parted = text.replace(b"\\n", b"\n")
+        if b"\\r" in parted:
+            parted = parted.replace(b"\\r", b"")
+        values = narrowed(parse_rows(parted, columns.scan.n_features))
     except RowError as error:
         bag = int(np.searchsorted(bag_offsets, error.row, "right")) - 1
         named = f"bag {ids[bag]!r}" if ids else "the bag"
@@ -456,31 +460,46 @@ def _bag_block(
 
 
 def _split(columns: Columns, offset: int, line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Id, rows and marks of a line."""
+    r"""Id, rows and marks of a line; rows are still parted by the two characters ``\n``."""
     header = columns.header
     assert header.bag is not None
     fields: list[bytes] = []
     place = 0
     while len(fields) <= header.bag:
-        found = QUOTED.match(line, place)
+        # Numbers hold no quotes, so that the end of a bag is found without looking for escapes.
+        found = (_quoted if len(fields) == header.bag else _field)(line, place)
         if found is None or place >= len(line):
             raise columns.wrong(
                 offset,
                 f"value {len(fields) + 1} has no end: a quote or comma is missing; "
                 "is the file cut short?",
             )
-        fields.append(found[1])
-        place = found.end()
-    rows = fields[header.bag].strip()
-    if rows[:1] in (b'"', b"'"):
-        rows = rows[1:-1]
+        field, place = found
+        fields.append(field)
     rest = line[place:]
     after = len(header.attributes) - header.bag - 1
     if len(columns.labels) != after or columns.labels[:1] != [header.bag + 1]:
         rest = _chosen(columns, offset, [*fields, *_fields(line, place)])
     bag_id = fields[0] if header.bag else b""
-    rows = rows.replace(b"\\n", b"\n").replace(b"\\r", b"")
-    return bag_id, rows.removesuffix(b"\n"), rest
+    return bag_id, fields[header.bag].removesuffix(b"\\n"), rest
+
+
+def _field(line: bytes, place: int) -> tuple[bytes, int] | None:
+    """A value, quoted or not, and where the next begins."""
+    found = QUOTED.match(line, place)
+    return None if found is None else (found[1], found.end())
+
+
+def _quoted(line: bytes, place: int) -> tuple[bytes, int] | None:
+    """What stands between quotes; a bag of one value may lack them."""
+    while line[place : place + 1].isspace():
+        place += 1
+    quote = line[place : place + 1]
+    if quote not in (b'"', b"'"):
+        return _field(line, place)
+    end = line.find(quote, place + 1)
+    after = AFTER.match(line, end + 1)
+    return None if end < 0 or after is None else (line[place + 1 : end], after.end())
 
 
 def _fields(line: bytes, place: int) -> list[bytes]:

@@ -104,12 +104,26 @@ def _check(rows: _Rows, pairs: F64, ends: I64) -> None:
     if large.any():
         at = int(large.argmax())
         raise wrong(at, f"{features[at]} is {rows.values[at]:g}, too large for float32")
+    order = _order(rows.sizes, features)
+    if order is None:
+        return
     of_row = np.repeat(np.arange(len(rows.sizes)), rows.sizes)
-    order = np.lexsort((features, of_row))
     same = (np.diff(features[order]) == 0) & (np.diff(of_row[order]) == 0)
     if same.any():
         at = int(order[int(same.argmax()) + 1])
         raise wrong(at, f"{features[at]} comes twice in a row")
+
+
+def _order(sizes: I64, features: I64) -> I64 | None:
+    """The order that sorts features within rows; None if they rise, as they should."""
+    if len(features) < 2:
+        return None
+    rises = features[1:] > features[:-1]
+    ends = np.cumsum(sizes)
+    rises[ends[(ends > 0) & (ends < len(features))] - 1] = True
+    if rises.all():
+        return None
+    return np.lexsort((features, np.repeat(np.arange(len(sizes)), sizes)))
 
 
 class _Pass:
@@ -343,9 +357,11 @@ class _Making:
         sizes = np.concatenate([part.sizes for part in parts])
         features = np.concatenate([part.features for part in parts]) - self._base
         values = np.concatenate([part.values for part in parts]).astype(scan.dtype)
-        order = np.lexsort((features, np.repeat(np.arange(len(sizes)), sizes)))
-        columns = features[order].astype(np.uint32)
-        sparse = SparseRows(from_sizes(sizes), columns, values[order], scan.n_features)
+        order = _order(sizes, features)
+        if order is not None:
+            features, values = features[order], values[order]
+        columns = features.astype(np.uint32)
+        sparse = SparseRows(from_sizes(sizes), columns, values, scan.n_features)
         return sparse if scan.sparse else sparse.dense()
 
 
