@@ -57,16 +57,20 @@ def export(
             f"{path}: a store is exported to {known} (text also with .gz or .zst), by the suffix"
         )
     beside = _labels_path(path) if _says_labels(bags, kind) else None
-    for each in (path, *([beside] if beside else [])):
-        if each.exists():
-            raise StreammimlError(f"{each} exists already; remove it or choose another name")
+    names = [f"{name}\n" for name in bags.label_names or range(bags.n_labels)]
+    taken = [path] if path.exists() else []
+    if beside is not None and beside.exists() and beside.read_text("utf-8") != "".join(names):
+        taken.append(beside)
+    if not path.absolute().parent.is_dir():
+        raise StreammimlError(f"{path} cannot be written: there is no folder {path.parent}")
+    if taken:
+        raise StreammimlError(f"{taken[0]} exists already; remove it or choose another name")
     with _whole(path) as partial_path:
         WRITERS[kind](bags, partial_path, compression, label_separator)
     if beside is None:
         return [path]
-    names = bags.label_names or [str(i) for i in range(bags.n_labels)]
     with _whole(beside) as partial_path:
-        partial_path.write_text("".join(f"{name}\n" for name in names), "utf-8")
+        partial_path.write_text("".join(names), "utf-8")
     return [path, beside]
 
 

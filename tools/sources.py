@@ -104,6 +104,9 @@ def readers_of(path: Path) -> list[str]:
     suffix = bare_suffix(path)
     fitting = {name: reader_of(name) for name in READERS}
     telling = {name: reader for name, reader in fitting.items() if reader.tells(path, head)}
+    if "store" in telling:
+        # Its files are those of another format too; its manifest says what they are.
+        return ["store"]
     by_suffix = [name for name, reader in telling.items() if suffix in reader.suffixes]
     return by_suffix or list(telling)
 
