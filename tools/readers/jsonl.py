@@ -358,8 +358,8 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
                 _at(path, offset, bags.add, line)
                 offsets.append(offset)
         for offset, name in zip(offsets, bags.ids, strict=False):
-            if name in seen:
-                raise SourceError(f"{where(path, offset)}: a second bag {name!r}; rename one")
+            if name in seen and not options.group:
+                raise SourceError(f"{where(path, offset)}: a second bag {name!r}; rename one, or --group joins them")
             seen.add(name)
         wrong = bags.too_large()
         if wrong is not None:

@@ -189,7 +189,7 @@ def test_jsonl__is_told_by_suffix_and_first_byte(tmp_path, name, head, told):
         ("ragged", r", line 2: row 1 has 1 values, expected 2$"),
         ("nan", r", line 2: no JSON \(unexpected character.*, character 31\); NaN is none either$"),
         ("label", r", line 2: label 1.5 is neither a name nor a number$"),
-        ("returning", r", line 2: a second bag 'a'; rename one$"),
+        ("returning", r", line 2: a second bag 'a'; rename one, or --group joins them$"),
         ("two-keys", r", line 2: the key 'labels' comes twice in one object; keep one$"),
     ],
 )
