@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streammiml.bags.store import SCAN_BAGS, Bags
 from streammiml.blocks.plan import Plan
@@ -44,12 +45,29 @@ def row_bytes(store: Bags) -> float:
     return store.n_features * np.dtype(store.dtype).itemsize
 
 
-def largest_blocks(store: Bags, block_bags: int) -> Iterator[int]:
-    """Rows of the largest block within each stretch of the store; only offsets are read."""
-    step = max(1, SCAN_BAGS // block_bags) * block_bags
+def bag_bytes(store: Bags, start: int, stop: int) -> NDArray[np.int64]:
+    """Bytes of each bag's rows in memory; only offsets are read."""
+    sizes = store.bag_sizes(start, stop)
+    if store.sparse:
+        return store.bag_values(start, stop) * SPARSE_VALUE + 8 * sizes
+    return sizes * int(row_bytes(store))
+
+
+def stretches(store: Bags, multiple: int = 1) -> Iterator[tuple[int, int]]:
+    """The store in ranges whose offsets take little; each a multiple of so many bags."""
+    # Of sparse rows every row has an offset.
+    rows = store.n_rows / max(store.n_bags, 1) if store.sparse else 1
+    step = max(1, int(SCAN_BAGS / max(rows, 1)) // multiple) * multiple
     for start in range(0, store.n_bags, step):
-        sizes = store.bag_sizes(start, min(start + step, store.n_bags))
-        yield int(np.add.reduceat(sizes, np.arange(0, len(sizes), block_bags)).max())
+        yield start, min(start + step, store.n_bags)
+
+
+def largest_block(store: Bags, block_bags: int) -> int:
+    """Bytes of the rows of the largest block; only offsets are read."""
+    return max(
+        int(np.add.reduceat(sizes, np.arange(0, len(sizes), block_bags)).max())
+        for sizes in (bag_bytes(store, *part) for part in stretches(store, block_bags))
+    )
 
 
 def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
@@ -76,7 +94,7 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
             f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
         )
     read = ReadSettings()
-    block = int(max(largest_blocks(store, block_bags)) * row_bytes(store)) + BAG_BYTES * block_bags
+    block = largest_block(store, block_bags) + BAG_BYTES * block_bags
     fixed = {**fixed, "store": STORE_BYTES}
     left = allowed - sum(fixed.values())
     rounds = -(-BATCH_BAGS // block_bags)

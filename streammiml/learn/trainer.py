@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import SparseRows
-from streammiml.bags.store import SCAN_BAGS, Bags, open_store
-from streammiml.blocks.budget import Budget, fit, row_bytes
+from streammiml.bags.store import Bags, open_store
+from streammiml.blocks.budget import Budget, fit, stretches
 from streammiml.blocks.plan import permuted
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
@@ -40,13 +40,18 @@ from streammiml.learn.state import (
     tally_of,
 )
 from streammiml.learn.sweeping import Sweeper
-from streammiml.learn.validation import Validation, open_validation, steps_between_looks
+from streammiml.learn.validation import (
+    Validation,
+    lifted_bytes,
+    open_validation,
+    steps_between_looks,
+)
 from streammiml.learn.weighting import Visits, visits_of
 from streammiml.model import LabelRule, LiftArrays, Model
 
 
 class Stopped(Exception):
-    """A signal asked to stop, and everything is saved; ``number`` is the signal's."""
+    """A signal asked to stop a run in a folder, and all is saved; ``number`` is the signal's."""
 
     def __init__(self, number: int, step: int) -> None:
         super().__init__(f"stopped at step {step:,}")
@@ -119,16 +124,16 @@ def prepare(store: Bags, config: TrainConfig) -> Prepared:
     share = config.validation if config.validation_store is None else 0.0
     holdout = Holdout.of(share, store.n_bags)
     looks = open_validation(config, store, holdout)
-    held_out, longest = looks.sizes() if looks is not None else (0, 0)
+    held_out, kept, lifted = looks.sizes(n_lifted) if looks is not None else (0, 0, 0)
     visits = visits_of(store, config.weights, holdout, config.seed)
-    longest = max(longest, _longest(store))
-    lifted_row = row_bytes(store) + 8 if store.sparse else 4 * n_lifted
+    for part in stretches(store):
+        lifted = max(lifted, int(lifted_bytes(store, *part, n_lifted).max()))
     fixed = {
         "weights": state_bytes(config, n_lifted, store.n_labels),
         # The frequencies, and the numbers from which they are made.
         "lift": 2 * 4 * store.n_features * lift.n_fourier,
-        "lifted bag": int(longest * lifted_row) * config.threads,
-        "validation": looks.nbytes(held_out) if looks is not None else 0,
+        "lifted bag": lifted * config.threads,
+        "validation": kept,
     }
     return Prepared(
         budget=fit(visits.listed, config, fixed),
@@ -136,12 +141,6 @@ def prepare(store: Bags, config: TrainConfig) -> Prepared:
         looks=looks,
         every=steps_between_looks(config, store, n_lifted, held_out),
     )
-
-
-def _longest(store: Bags) -> int:
-    """Rows of the longest bag."""
-    starts = range(0, store.n_bags, SCAN_BAGS)
-    return max(int(store.bag_sizes(a, min(a + SCAN_BAGS, store.n_bags)).max()) for a in starts)
 
 
 class _Training:
@@ -530,7 +529,14 @@ class _Training:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Note SIGINT and SIGTERM and stop at the next step; a second one ends at once."""
+        """Note SIGINT and SIGTERM and stop at the next step; a second one ends at once.
+
+        Without a folder there is nothing to save, and signals do what they always do: Ctrl-C
+        raises KeyboardInterrupt.
+        """
+        if self._folder is None:
+            yield
+            return
 
         def note(number: int, _: object) -> None:
             self._signal = number

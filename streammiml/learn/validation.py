@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import SCAN_BAGS, Bags, open_store
-from streammiml.blocks.budget import row_bytes
+from streammiml.bags.store import Bags, open_store
+from streammiml.blocks.budget import bag_bytes, stretches
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
@@ -38,20 +38,20 @@ class Validation:
         """For messages."""
         return self.store.name
 
-    def sizes(self) -> tuple[int, int]:
-        """Rows of all of them, and of the longest; only offsets are read."""
-        total = longest = 0
-        for start in range(0, self.store.n_bags, SCAN_BAGS):
-            stop = min(start + SCAN_BAGS, self.store.n_bags)
+    def sizes(self, n_lifted: int) -> tuple[int, int, int]:
+        """Rows of all of them, bytes held, and bytes of the largest once lifted.
+
+        Only offsets are read.
+        """
+        rows = n_bytes = largest = 0
+        for start, stop in stretches(self.store):
             here = self.bags[slice(*np.searchsorted(self.bags, (start, stop)))] - start
             if len(here):
-                sizes = self.store.bag_sizes(start, stop)[here]
-                total, longest = total + int(sizes.sum()), max(longest, int(sizes.max()))
-        return total, longest
-
-    def nbytes(self, n_rows: int) -> int:
-        """Bytes that they take, with the scores of a look."""
-        return int(n_rows * row_bytes(self.store)) + SCORED_AT_ONCE * self.store.n_labels * 16
+                rows += int(self.store.bag_sizes(start, stop)[here].sum())
+                n_bytes += int(bag_bytes(self.store, start, stop)[here].sum())
+                lifted = lifted_bytes(self.store, start, stop, n_lifted)[here]
+                largest = max(largest, int(lifted.max()))
+        return rows, n_bytes + SCORED_AT_ONCE * self.store.n_labels * 16, largest
 
     def check_ranked(self) -> None:
         """Refuse bags of which none could be ranked wrongly: every loss would be 0."""
@@ -85,6 +85,15 @@ class Validation:
         parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
         with ReadAhead(self.store.read_bags, parts, depth=1, deadline=deadline) as ahead:
             yield from ahead
+
+
+def lifted_bytes(store: Bags, start: int, stop: int, n_lifted: int) -> NDArray[np.int64]:
+    """Bytes of each bag's rows once they are lifted; only offsets are read."""
+    sizes = store.bag_sizes(start, stop)
+    if store.sparse:
+        # Of each value, and of the constant of each row, a column and a number; and offsets.
+        return 8 * (store.bag_values(start, stop) + sizes) + 8 * sizes
+    return sizes * 4 * n_lifted
 
 
 def open_validation(config: TrainConfig, store: Bags, holdout: Holdout) -> Validation | None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.offsets import from_sizes
-from streammiml.blocks.budget import STORE_BYTES, fit, largest_blocks, row_bytes
+from streammiml.blocks.budget import STORE_BYTES, bag_bytes, fit, largest_block, row_bytes
 from streammiml.blocks.plan import Plan
 from streammiml.config import TrainConfig, parse_size
 from streammiml.errors import StreammimlError
-from tests.stores import write_store
+from tests.stores import as_sparse, write_store
 
 FIXED = {"weights": 1 << 20}
 
@@ -37,12 +37,36 @@ class Shape:
 EVEN = Shape(np.full(20_000, 8))
 
 
-def test_largest_blocks__are_those_of_the_plan():
+def test_largest_block__is_that_of_the_plan():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 9, 200_001)
     for block_bags in (1, 7, 1000, 65_537):
         blocks = [sizes[i : i + block_bags].sum() for i in range(0, len(sizes), block_bags)]
-        assert max(largest_blocks(Shape(sizes), block_bags)) == max(blocks)
+        assert largest_block(Shape(sizes), block_bags) == max(blocks) * 4000
+
+
+@pytest.mark.parametrize("block_bags", [1, 3, 64, 1000])
+@pytest.mark.parametrize("stretch", [2, 65_536])
+def test_largest_block__of_sparse_rows_is_the_one_with_most_values(
+    block_bags, stretch, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("streammiml.blocks.budget.SCAN_BAGS", stretch)
+    rng = np.random.default_rng(0)
+    # A few bags are full where most are nearly empty: their mean says nothing of them.
+    rows = rng.random((300, 50), np.float32) * (rng.random((300, 50)) < 0.02)
+    rows[100:110] = 1
+    block = BagBlock(np.arange(301), rows, np.arange(301), np.zeros(300, np.int32))
+    store = write_store(tmp_path / "s.zarr", as_sparse(block))
+    sizes = [
+        sum(
+            store.read(i, i + 1).rows.values.size * 8 + 8
+            for i in range(a, min(a + block_bags, 300))
+        )
+        for a in range(0, 300, block_bags)
+    ]
+    assert largest_block(store, block_bags) == max(sizes)
+    read = store.read(100, 110)
+    assert bag_bytes(store, 100, 110).sum() >= read.rows.values.nbytes + read.rows.columns.nbytes
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4000), ("float16", 2000), ("uint8", 1000)])

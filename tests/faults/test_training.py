@@ -279,6 +279,32 @@ def test_signal__a_second_one_ends_at_once(store, tmp_path):
     process.communicate()
 
 
+WITHOUT_A_FOLDER = """
+from streammiml.config import TrainConfig
+from streammiml.learn.trainer import train
+def watch(progress):
+    if progress.step > 100 and not said:
+        said.append(print("now", flush=True))
+said = []
+try:
+    train(sys.argv[1], TrainConfig(shared_dim=8, epochs=10**8, patience=10**8), watch=watch)
+except KeyboardInterrupt:
+    left = [each.name for each in threading.enumerate() if each.name.startswith("reader")]
+    print("interrupted", left)
+"""
+
+
+def test_signal__without_a_folder_is_a_keyboard_interrupt(store):
+    process = scripted(WITHOUT_A_FOLDER, store)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "interrupted []\n"), err
+    process = scripted(WITHOUT_A_FOLDER, store)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == -signal.SIGTERM
+    process.communicate()
+
+
 def test_signal__handlers_are_given_back(store, tmp_path):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     train(store, TrainConfig(**SETTINGS, max_steps=5), run=tmp_path / "run")
