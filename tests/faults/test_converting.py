@@ -1,0 +1,322 @@
+"""Conversions that are killed, run out of disk, or whose source is cut under their hands.
+
+The destination is absent or complete; the same command again goes on, and comes to the files of an
+undisturbed run byte for byte, with or without splitting, shuffling and grouping.
+"""
+
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streammiml as sm
+from streammiml.bags.block import BagBlock
+from streammiml.errors import StoreError, StreammimlError
+from streammiml_tools.conversion import ConvertConfig, work_folder
+from streammiml_tools.convert import convert
+from streammiml_tools.readers.base import SourceError, SourceOptions
+from tests.faults.converting_child import Converter, options
+from tests.stores import made_block, plain, scratch, sizes
+from tests.tools.corpora import content, save_npy, save_npz
+
+ROOT = Path(__file__).parents[2]
+WAYS = {
+    "plain": (ConvertConfig(), False),
+    "split": (ConvertConfig(split="a=.6,b=.4", seed=1), False),
+    "stratified": (ConvertConfig(split="a=.6,b=.4", stratify=True), False),
+    "shuffled": (ConvertConfig(shuffle=True, seed=2), False),
+    "shuffled split": (ConvertConfig(shuffle=True, split="a=.6,b=.4", limit=17), False),
+    "grouped": (ConvertConfig(), True),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small() -> Iterator[None]:
+    with sizes():
+        yield
+
+
+@pytest.fixture(scope="module")
+def converter(tmp_path_factory) -> Iterator[Converter]:
+    with Converter(tmp_path_factory.mktemp("converter") / "tally") as converter:
+        yield converter
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """Twenty-four bags, of which the converter of the tests makes a part for every few."""
+    return save_npz(tmp_path_factory.mktemp("source") / "d.npz", made_block(24))
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory) -> Path:
+    """Rows of bags apart from each other: every row a bag of the id that it belongs to."""
+    block = made_block(12)
+    order = np.random.default_rng(0).permutation(block.n_rows)
+    of_row = np.repeat(np.arange(12), np.diff(block.bag_offsets))[order]
+    rows = BagBlock.from_bags(
+        [block.rows[i : i + 1] for i in order],
+        [block.labels_of(bag).tolist() for bag in of_row],
+        row_labels=[[label] for label in block.row_labels[order].tolist()],
+        bag_ids=[block.bag_ids[bag] for bag in of_row],
+    )
+    return save_npz(tmp_path_factory.mktemp("apart") / "d.npz", rows)
+
+
+def stores_in(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Files of every store that is visible in a folder."""
+    return {path.name: content(path) for path in folder.iterdir() if path.name[0] != "."}
+
+
+def finish(source, path, settings, group, want) -> None:
+    """Run the same conversion once more, and compare with the undisturbed one."""
+    for name, files in stores_in(path.parent).items():
+        assert files == want[name], f"{name} is there, and not whole"
+    if len(stores_in(path.parent)) < len(want) or work_folder(str(path)).exists():
+        try:
+            convert(source, path, settings, options(group=group))
+        except StoreError as error:
+            # Killed while it cleaned up: complete, and nothing to go on with.
+            assert "exists already" in str(error)  # noqa: PT017
+    assert stores_in(path.parent) == want
+
+
+def undisturbed(converter, source, backend, settings, group):
+    with scratch() as folder:
+        assert not converter.convert(source, folder / f"x.{backend}", settings, group=group)
+        assert not [path for path in folder.iterdir() if path.name[0] == "."]
+        return stores_in(folder), converter.changes
+
+
+def kill_everywhere(converter, source, backend, settings, group, *, kills) -> None:
+    want, changes = undisturbed(converter, source, backend, settings, group)
+    assert changes > 40
+    instants = np.unique(np.linspace(1, changes, kills or changes).astype(int)).tolist()
+    for at in instants:
+        with scratch() as folder:
+            path = folder / f"x.{backend}"
+            assert converter.convert(source, path, settings, group=group, at=at)
+            finish(source, path, settings, group, want)
+
+
+@pytest.mark.parametrize(
+    ("backend", "way"),
+    [("zarr", "plain"), ("parquet", "split"), ("zarr", "shuffled split"), ("parquet", "grouped")],
+)
+def test_kill_at_a_change_of_the_folder__loses_nothing(converter, source, apart, backend, way):
+    settings, group = WAYS[way]
+    kill_everywhere(converter, apart if group else source, backend, settings, group, kills=5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_kill_at_many_changes__loses_nothing(converter, source, apart, backend, way):
+    settings, group = WAYS[way]
+    kill_everywhere(converter, apart if group else source, backend, settings, group, kills=60)
+
+
+def test_kill_again_and_again__comes_to_an_end(converter, source, backend):
+    settings = ConvertConfig(shuffle=True, split="a=.5,b=.5")
+    want, changes = undisturbed(converter, source, backend, settings, False)
+    with scratch() as folder:
+        path, kills = folder / f"x.{backend}", 0
+        for at in np.linspace(20, changes - 5, 8).astype(int).tolist():
+            if len(stores_in(folder)) == 2:
+                break
+            kills += converter.convert(source, path, settings, at=at)
+        assert kills >= 3
+        finish(source, path, settings, False, want)
+
+
+@pytest.mark.parametrize(("times", "seed"), [(4, 0), pytest.param(60, 1, marks=pytest.mark.slow)])
+def test_kill_at_random_instants__loses_nothing(converter, source, backend, times, seed):
+    settings, rng = ConvertConfig(split="a=.5,b=.5"), np.random.default_rng(seed)
+    want, _ = undisturbed(converter, source, backend, settings, False)
+    for _ in range(times):
+        with scratch() as folder:
+            path = folder / f"x.{backend}"
+            converter.convert(source, path, settings, after=float(rng.uniform(0.01, 0.5)))
+            finish(source, path, settings, False, want)
+
+
+def test_control__half_a_store_is_seen(converter, source, backend):
+    want, _ = undisturbed(converter, source, backend, ConvertConfig(), False)
+    with scratch() as folder:
+        path = folder / f"x.{backend}"
+        for key, raw in list(want[path.name].items())[:-1]:
+            (path / key).parent.mkdir(parents=True, exist_ok=True)
+            (path / key).write_bytes(raw)
+        with pytest.raises(AssertionError, match="is there, and not whole"):
+            finish(source, path, ConvertConfig(), False, want)
+
+
+# The source.
+
+
+def stopped(source: Path, path: Path) -> None:
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, path, options=options(), watch=stop)
+
+
+def test_source_cut_short_between_two_runs__is_refused(tmp_path):
+    source = save_npy(tmp_path / "source", plain(made_block(24)))
+    stopped(source, tmp_path / "x.zarr")
+    rows = source / "instances.npy"
+    whole = rows.read_bytes()
+    rows.write_bytes(whole[:-8])
+    # Whether the file is looked at first or the plan: either says what is wrong.
+    with pytest.raises(StreammimlError, match=r"instances\.npy has [\d,]+ bytes, [\d,]+ before"):
+        convert(source, tmp_path / "x.zarr", options=options())
+    assert not (tmp_path / "x.zarr").exists()
+    rows.write_bytes(whole)
+    with pytest.raises(StoreError, match=r"instances\.npy was written to again since it was begun"):
+        convert(source, tmp_path / "x.zarr", options=options())
+    shutil.rmtree(work_folder(str(tmp_path / "x.zarr")))
+    assert convert(source, tmp_path / "x.zarr", options=options()).store.n_bags == 24
+
+
+def test_source_cut_short_while_it_is_read__is_an_error(tmp_path):
+    source = save_npy(tmp_path / "source", plain(made_block(24)))
+
+    def cut(_):
+        with (source / "instances.npy").open("r+b") as file:
+            file.truncate(200)
+
+    with pytest.raises(SourceError, match=r"instances\.npy is (shorter than|cut short or lies)"):
+        convert(source, tmp_path / "x.zarr", options=options(), watch=cut)
+    assert not (tmp_path / "x.zarr").exists()
+
+
+# The disk.
+
+
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("backend", "way"), [("zarr", "plain"), ("parquet", "shuffled split"), ("zarr", "grouped")]
+)
+def test_full_disk__is_told_and_gone_on_from(converter, source, apart, backend, way):
+    settings, group = WAYS[way]
+    found = apart if group else source
+    want, _ = undisturbed(converter, found, backend, settings, group)
+    full = r"cannot be written: .*File too large|is too large|cannot be written"
+    hits = 0
+    for size in (100, 900, 4000):
+        with scratch() as folder:
+            path = folder / f"x.{backend}"
+            with file_limit(size):
+                try:
+                    convert(found, path, settings, options(group=group))
+                except StreammimlError as error:
+                    hits += 1
+                    assert re.search(full, str(error))  # noqa: PT017
+            finish(found, path, settings, group, want)
+    assert hits >= 2
+
+
+# Far larger than memory.
+
+LARGE = """
+import resource, sys
+from streammiml_tools.convert import convert
+from streammiml_tools.conversion import ConvertConfig
+convert(sys.argv[1], sys.argv[2], ConvertConfig(memory="256MiB"))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def large_source(folder: Path, n_bytes: int) -> Path:
+    """A corpus of rows that are all different, written in pieces."""
+    folder.mkdir()
+    width, bag = 256, 16
+    n_bags = n_bytes // (width * 4 * bag)
+    piece = np.random.default_rng(0).standard_normal((bag * 1024, width), dtype=np.float32)
+    with (folder / "instances.npy").open("wb") as file:
+        said = {"descr": "<f4", "fortran_order": False, "shape": (n_bags * bag, width)}
+        np.lib.format.write_array_header_1_0(file, said)
+        for number in range(0, n_bags, 1024):
+            piece[:, 0] = number
+            file.write(piece[: bag * min(1024, n_bags - number)])
+    np.save(folder / "offsets.npy", np.arange(n_bags + 1) * bag)
+    np.save(folder / "label_indptr.npy", np.arange(n_bags + 1))
+    np.save(folder / "label_indices.npy", np.arange(n_bags, dtype=np.int32) % 50)
+    return folder
+
+
+def large(source: Path, out: Path, *, kill_after: float | None = None) -> int | None:
+    """Convert in a process of its own; its peak in KiB, or None if it was killed."""
+    words = [sys.executable, "-c", LARGE, str(source), str(out)]
+    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        process.kill()
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode in (0, -signal.SIGKILL)
+    return int(said) if process.returncode == 0 else None
+
+
+@pytest.mark.slow
+def test_source_of_4_gb__converts_in_512_mib_and_through_20_kills(tmp_path):
+    size = int(os.environ.get("STREAMMIML_LARGE_BYTES", 4 << 30))
+    source = large_source(tmp_path / "source", size)
+    begun = time.monotonic()
+    peak = large(source, tmp_path / "clean.zarr")
+    seconds = time.monotonic() - begun
+    assert peak is not None
+    assert peak < 512 << 10
+    manifest = (tmp_path / "clean.zarr" / "_streammiml" / "manifest.json").read_bytes()
+    shutil.rmtree(tmp_path / "clean.zarr")
+    rng, kills = np.random.default_rng(5), 0
+    out = tmp_path / "killed.zarr"
+    while kills < 20 and not out.exists():
+        # Short enough that many are needed, long enough that every one gets somewhere.
+        kills += large(source, out, kill_after=float(rng.uniform(1.5, 2 + seconds / 12))) is None
+    while not out.exists():
+        large(source, out)
+    assert kills >= 5
+    assert (out / "_streammiml" / "manifest.json").read_bytes() == manifest
+    assert json.loads(manifest)["n_rows"] == sm.open_store(out).n_rows == size // 1024
+
+
+@pytest.mark.slow
+def test_memory__does_not_grow_with_the_source(tmp_path):
+    peaks = []
+    for i, size in enumerate((64 << 20, 512 << 20)):
+        source = large_source(tmp_path / str(i), size)
+        peaks.append(large(source, tmp_path / f"{i}.zarr"))
+        shutil.rmtree(source)
+        shutil.rmtree(tmp_path / f"{i}.zarr")
+    assert peaks[1] - peaks[0] < 192 << 10
+
+
+def test_bag_of_a_million_rows__converts(tmp_path):
+    rows = np.zeros((10**6, 64), np.uint8)
+    rows[::7] = 3
+    block = BagBlock(np.array([0, 10**6]), rows, np.array([0, 1]), np.zeros(1, np.int32))
+    save_npz(tmp_path / "d.npz", block, compressed=True)
+    settings = ConvertConfig(codec="none", memory="256MiB")
+    with sizes(index_chunk=8192, shard=64 << 20, group=1 << 19, page=2048):
+        store = convert(tmp_path / "d.npz", tmp_path / "d.zarr", settings, SourceOptions()).store
+    assert store.manifest.longest_bag == 10**6
