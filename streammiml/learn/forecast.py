@@ -18,9 +18,11 @@ from streammiml.kernel.score import score_block
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.scaler import ScalerFit
+from streammiml.learn.start import check_follows, settings_from
 from streammiml.learn.state import State, new_state
 from streammiml.learn.sweeping import Sweeper
 from streammiml.learn.trainer import Prepared, prepare
+from streammiml.model import Model
 from streammiml.scoring import kernel_block
 
 SAMPLE_BAGS = 512
@@ -62,6 +64,10 @@ def forecast(stores: Bags | str | Path | list[str], config: TrainConfig | None =
     """Say what training would take: reads some blocks and times steps on them for a second."""
     store = stores if isinstance(stores, Bags) else open_store(stores)
     config = config or TrainConfig()
+    if config.start is not None:
+        start = Model.load(config.start)
+        check_follows(start, store)
+        config = settings_from(start, config)
     ready = prepare(store, config)
     budget, plan = ready.budget, ready.budget.plan
     sample, inflation = _sample(ready)

@@ -117,8 +117,10 @@ class Prepared:
 
 def prepare(store: Bags, config: TrainConfig) -> Prepared:
     """Plan, memory and bags held out; refuses what cannot be trained on or does not fit."""
+    if store.n_bags == 0:
+        raise StreammimlError(f"{store.name} has no bags to learn from")
     if store.n_labels < 1 or store.n_label_entries == 0:
-        raise StreammimlError(f"{store.name} has no labels to learn from")
+        raise StreammimlError(f"{store.name} has no labels to learn from: no bag carries one")
     lift = LiftSpec.parse(config.lift)
     n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
     share = config.validation if config.validation_store is None else 0.0

@@ -8,6 +8,7 @@ import pytest
 from streammiml.bags.block import BagBlock
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
+from streammiml.learn.forecast import forecast
 from streammiml.learn.trainer import train
 from streammiml.model import Model
 from tests.planted import planted
@@ -161,6 +162,14 @@ def test_start__another_model_than_the_run_began_from_is_refused(store, model, t
 def test_start__settings_that_the_model_contradicts_are_named(changes, line, store, model):
     with pytest.raises(StreammimlError, match=line):
         train(store, config(**{"start": str(model), **changes}))
+
+
+def test_start__is_what_a_forecast_goes_by_too(store, model):
+    found = forecast(store, TrainConfig(start=str(model)))
+    plain = forecast(store, TrainConfig(shared_dim=8, subconcepts=2, lift="fourier:5"))
+    assert found.memory == plain.memory
+    with pytest.raises(StreammimlError, match="the model to start from has shared_dim 8, not 9"):
+        forecast(store, config(start=str(model), shared_dim=9))
 
 
 @pytest.mark.parametrize(

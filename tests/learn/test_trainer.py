@@ -677,7 +677,7 @@ def test_refused__bags_without_labels(n_labels, tmp_path, monkeypatch):
 
 
 def test_refused__a_view_of_no_bags(made, tmp_path, monkeypatch):
-    line = "view of .* has no labels to learn from"
+    line = "view of .* has no bags to learn from"
     refused(made().view([]), small(), line, tmp_path, monkeypatch)
 
 

@@ -3,7 +3,9 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from streammiml.errors import StreammimlError
@@ -110,6 +112,70 @@ def test_train__bad_paths_are_one_line(store, tmp_path, capsys):
     (tmp_path / "file").touch()
     line = refused(capsys, "train", store, tmp_path / "file")
     assert "file cannot be written: Not a directory" in line
+
+
+def unlabelled(n_bags=40):
+    block = planted(n_bags)
+    none = np.zeros(n_bags + 1, np.int64)
+    return replace(block, label_offsets=none, label_indices=block.label_indices[:0])
+
+
+def only_label_0(n_bags=40):
+    block = planted(n_bags)
+    ones = np.arange(n_bags + 1)
+    return replace(block, label_offsets=ones, label_indices=np.zeros(n_bags, np.int32))
+
+
+def zeroed(n_bags=40):
+    block = planted(n_bags)
+    return replace(block, rows=np.zeros_like(block.rows))
+
+
+@pytest.mark.parametrize(
+    ("block", "said_of_it", "words", "line"),
+    [
+        (unlabelled(), {"n_labels": 5}, [], "s.zarr has no labels to learn from: no bag carries"),
+        (only_label_0(), {"n_labels": 1}, [], "s.zarr has one label and early stopping looks at"),
+        (only_label_0(), {"n_labels": 1}, ["--validation=0"], None),
+        (planted(40), {}, ["--validation=0.0001"], "of 40 bags holds out no bag; give another"),
+        (planted(2), {}, ["--validation=0.99999"], "of 2 bags holds out every bag; give another"),
+        (zeroed(), {}, [], "every feature is zero over the "),
+        (planted(40), {}, ["--lift=fourier:9999999"], "training would hold "),
+        (planted(40), {}, ["--shared-dim=1000000000"], "more than --memory 1GiB; --memory "),
+        (planted(40), {}, ["--memory=1MiB"], "more than --memory 1MiB; --memory "),
+        (planted(40), {}, ["--weights=1,2"], "there are 2 weights for 1 stores; give one for each"),
+        (planted(40), {}, ["--weights=heavy"], "weights must be numbers from 0.001 to 1000"),
+        (planted(40), {}, ["--validation-store=no.zarr"], "no.zarr does not exist"),
+        (planted(40), {}, ["--start=no.safetensors"], "no.safetensors does not exist; a model"),
+        (planted(40), {}, ["--extend=-1"], "extend must be a whole number at least 0, got -1"),
+    ],
+)
+def test_train__what_cannot_be_trained_on_is_one_line(
+    block, said_of_it, words, line, tmp_path, capsys
+):
+    write_store(tmp_path / "s.zarr", block, **said_of_it)
+    if line is None:
+        assert run(["train", str(tmp_path / "s.zarr"), str(tmp_path / "run"), *QUICK, *words]) == 0
+        return
+    for more in ([], ["--dry-run"]):
+        if not (more and ("zero" in line or "extend" in line)):
+            found = refused(capsys, "train", tmp_path / "s.zarr", tmp_path / "run", *words, *more)
+            assert line in found
+    assert not (tmp_path / "run/settings.toml").exists()
+
+
+def test_train__an_empty_folder_is_no_store(tmp_path, capsys):
+    (tmp_path / "s.zarr").mkdir()
+    line = refused(capsys, "train", tmp_path / "s.zarr", tmp_path / "run")
+    assert "s.zarr is no store: it has no" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_train__a_config_key_that_is_unknown_is_one_line(store, tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text("shared_dimm = 3\n")
+    line = refused(capsys, "train", store, tmp_path / "run", f"--config={file}")
+    assert "run.toml: no option is called 'shared_dimm'; known: " in line
 
 
 def test_train__a_store_in_place_of_the_run_is_left_alone(store, capsys):
