@@ -21,11 +21,13 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 
 @contextmanager
 def open_hdf5(path: str | Path) -> Iterator[Any]:
-    """The file, for reading; damage shows as SourceError."""
+    """The file, for reading; damage shows as SourceError, whatever h5py makes of it."""
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (OSError, RuntimeError, KeyError) as error:
+    except SourceError:
+        raise
+    except Exception as error:  # Seen of flipped bits: eight kinds, TypeError among them.
         said = " ".join(str(error).split())[:160]
         raise SourceError(f"{path} is damaged or cut short ({said}); fetch it again") from error
 
@@ -43,6 +45,10 @@ def child(path: str | Path, group: Any, name: str) -> Any:
 def checked(path: str | Path, dataset: Any) -> Any:
     """A dataset whose values lie in this file, and are no more than the file can hold."""
     name = dataset.name
+    if dataset.dtype.kind == "O" and not (
+        h5py.check_string_dtype(dataset.dtype) or h5py.check_ref_dtype(dataset.dtype)
+    ):
+        raise SourceError(f"{path}: {name} holds lists of any length; store them as flat arrays")
     if dataset.external:
         raise SourceError(
             f"{path}: {name} keeps its values in another file, {dataset.external[0][0]!r}; "

@@ -101,7 +101,19 @@ def _understood(path: str, size: int, changed: int, options: SourceOptions) -> L
         numbers = _bag_numbers(raw if hdf5 else raw[index.name], f"{path}, {index.name}")
         return int(numbers.max()) if len(numbers) else 0
 
-    return understand(path, found, options, count_bags)
+    layout = understand(path, found, options, count_bags)
+    _refuse_opaque(path, found, {one.top for one in layout.used})
+    return layout
+
+
+def _refuse_opaque(path: str, found: Sequence[Outline], used: set[str]) -> None:
+    """Refuse what would be loaded unknown: the fields of a struct come together."""
+    unknown = [one.top for one in found if one.kind == "opaque" and one.top in used]
+    if unknown:
+        raise SourceError(
+            f"{path}: {unknown[0]} holds objects or functions beside its matrices; save the fields "
+            "that are needed alone"
+        )
 
 
 def _bag_numbers(raw: Any, where: str) -> I64:
@@ -362,7 +374,7 @@ def _narrowed(
     if values.dtype.kind != "f":
         # Integers of 32 bits and more are left for the writer, which sees whether they fit.
         return values.astype(dtype) if np.can_cast(values.dtype, dtype) else values
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         found = np.ascontiguousarray(values, np.dtype(dtype) if dtype == "float32" else None)
     if not np.isfinite(found).all():
         wrong = np.argwhere(~np.isfinite(found))

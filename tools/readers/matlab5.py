@@ -15,18 +15,21 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import scipy.io
+import scipy.sparse
 
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.matlab_layout import Outline
 from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO, twice
 
 CHUNK = 1 << 16
-MATRIX, COMPRESSED = 14, 15
+INT8, INT32, UINT32, MATRIX, COMPRESSED = 1, 5, 6, 14, 15
 CELL, STRUCT, TEXT, SPARSE = 1, 2, 4, 5
 NUMBERS = range(6, 16)
 COMPLEX, LOGICAL = 0x0800, 0x0200
 STORES = {1: "int8", 2: "uint8", 3: "int16", 4: "uint16", 5: "int32", 6: "uint32"}
 STORES |= {7: "float32", 9: "float64", 12: "int64", 13: "uint64"}
+LETTERS = {1, 2, 4, 16, 17, 18}
+"""Kinds of elements that text is stored in."""
 MAX_NAME = 4096
 MAX_DEPTH = 8
 ITEM_BYTES = 200
@@ -86,6 +89,11 @@ class _Bytes:
         self._held = self._held[n_bytes:]
 
 
+def _kind(items: Sequence[Outline], kind: str) -> str:
+    """What a whole is called: what holds something unknown is as unknown."""
+    return "opaque" if any(item.kind == "opaque" for item in items) else kind
+
+
 class _Walk:
     """One variable, level by level."""
 
@@ -99,12 +107,16 @@ class _Walk:
         first, second = struct.unpack(self._order + "II", raw := self._source.read(8))
         if first >> 16:
             size = first >> 16
-            return _Tag(first & 0xFFFF, size, raw[4 : 4 + min(size, 4)])
+            if size > 4:
+                raise _Short
+            return _Tag(first & 0xFFFF, size, raw[4 : 4 + size])
         return _Tag(first, second, None)
 
-    def _value(self, left: int, limit: int) -> tuple[bytes, int]:
-        """A short element, and what is left of the bytes around it."""
+    def _value(self, left: int, limit: int, kind: int) -> tuple[bytes, int]:
+        """A short element of a kind, and what is left of the bytes around it."""
         tag = self._tag()
+        if tag.kind != kind:
+            raise _Short
         if tag.small is not None:
             return tag.small, left - 8
         padded = -(-tag.n_bytes // 8) * 8
@@ -118,18 +130,18 @@ class _Walk:
         if left == 0:
             yield Outline(name, "matrix", (0, 0))
             return
-        flags, left = self._value(left, 8)
+        flags, left = self._value(left, 8, UINT32)
         if len(flags) < 8:
             raise _Short
         flag = struct.unpack(self._order + "I", flags[:4])[0]
         kind = flag & 0xFF
         if kind not in (CELL, STRUCT, TEXT, SPARSE, *NUMBERS) or depth > MAX_DEPTH:
             self._source.skip(left)
-            yield Outline(name, "other")
+            yield Outline(name, "opaque")
             return
-        raw, left = self._value(left, 8 * 32)
+        raw, left = self._value(left, 8 * 32, INT32)
         shape = struct.unpack(f"{self._order}{len(raw) // 4}i", raw[: len(raw) // 4 * 4])
-        own, left = self._value(left, MAX_NAME)
+        own, left = self._value(left, MAX_NAME, INT8)
         name = name or own.decode("latin-1")
         if min(shape, default=-1) < 0:
             raise self._wrong(name, f"its shape is {shape}")
@@ -148,17 +160,17 @@ class _Walk:
         items = []
         for _ in range(count):
             found, left = self._item(f"{name}", left, depth)
-            items.append(found[0] if len(found) == 1 else Outline(name, "other"))
+            items.append(found[0] if len(found) == 1 else Outline(name, _kind(found, "other")))
         self._source.skip(left)
         held = sum(item.n_bytes + ITEM_BYTES for item in items)
-        return Outline(name, "cell", shape, items=tuple(items), n_bytes=held)
+        return Outline(name, _kind(items, "cell"), shape, items=tuple(items), n_bytes=held)
 
     def _struct(
         self, name: str, shape: tuple[int, ...], left: int, depth: int
     ) -> Iterator[Outline]:
-        raw, left = self._value(left, 8)
+        raw, left = self._value(left, 8, INT32)
         length = struct.unpack(self._order + "i", raw[:4])[0] if len(raw) >= 4 else 0
-        names, left = self._value(left, left)
+        names, left = self._value(left, left, INT8)
         if not 0 < length <= MAX_NAME:
             raise self._wrong(name, f"names of fields of {length} bytes")
         fields = [names[i : i + length] for i in range(0, len(names), length)]
@@ -175,7 +187,7 @@ class _Walk:
             yield from found
         else:
             held = sum(one.n_bytes + ITEM_BYTES for one in found)
-            yield Outline(name, "other", shape, n_bytes=held)
+            yield Outline(name, _kind(found, "other"), shape, n_bytes=held)
 
     def _item(self, name: str, left: int, depth: int) -> tuple[list[Outline], int]:
         tag = self._tag()
@@ -189,8 +201,12 @@ class _Walk:
         """A matrix or text; what is declared must be what is there."""
         sizes, store = [], "float64"
         # Lists of rows and of columns come before the values of a sparse matrix.
-        for _ in range(3 if kind == SPARSE else 1):
+        wanted = [{INT32, UINT32}] * 2 if kind == SPARSE else []
+        for known in [*wanted, LETTERS if kind == TEXT else set(STORES)]:
             tag = self._tag()
+            # scipy looks types up by number, unchecked.
+            if tag.kind not in known:
+                raise self._wrong(name, f"values of unknown kind {tag.kind}")
             size = 0 if tag.small is not None else -(-tag.n_bytes // 8) * 8
             if size > left - 8:
                 raise self._wrong(name, f"{tag.n_bytes:,} bytes of values within {left:,}")
@@ -285,7 +301,30 @@ def load(path: Path, names: Sequence[str]) -> dict[str, Any]:
     except Exception as error:  # Whatever scipy says of a damaged file, it is one line of ours.
         said = " ".join(str(error).split())[:160]
         raise SourceError(f"{path} is damaged ({said}); fetch it again") from error
-    return {name: _field(held, name) for name in names}
+    found = {name: _field(held, name) for name in names}
+    for name, value in found.items():
+        for item in value if value.dtype == object else [value]:
+            check_sparse(item, f"{path}, variable {name!r}")
+    return found
+
+
+def check_sparse(matrix: Any, where: str) -> None:
+    """Refuse a sparse matrix whose lists reach outside it: scipy would follow them.
+
+    Its own check passes over all lists if the last column says that there are no values.
+    """
+    if not scipy.sparse.issparse(matrix):
+        return
+    ends, rows = matrix.indptr, matrix.indices
+    sound = (
+        len(ends) == matrix.shape[1] + 1
+        and ends[0] == 0
+        and not (ends[1:] < ends[:-1]).any()
+        and ends[-1] == len(rows) == len(matrix.data)
+        and not ((rows < 0) | (rows >= matrix.shape[0])).any()
+    )
+    if not sound:
+        raise SourceError(f"{where}: no sparse matrix, ir and jc disagree; fetch the file again")
 
 
 def _field(held: dict[str, Any], name: str) -> Any:

@@ -12,7 +12,7 @@ import scipy.sparse
 
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.hdf5_access import checked, child, open_hdf5
-from streammiml_tools.readers.matlab5 import ITEM_BYTES
+from streammiml_tools.readers.matlab5 import ITEM_BYTES, check_sparse
 from streammiml_tools.readers.matlab_layout import Outline
 
 
@@ -91,15 +91,13 @@ def _sparse(path: Path, group: Any) -> scipy.sparse.csc_array:
     n_rows, n_values = int(group.attrs["MATLAB_sparse"]), int(columns[-1])
     rows = np.asarray(child(path, group, "ir")[()], np.int64) if n_values else np.empty(0, np.int64)
     values = np.asarray(child(path, group, "data")[()]) if n_values else np.empty(0)
-    sound = (
-        len(rows) == len(values) == n_values
-        and columns[0] == 0
-        and not (np.diff(columns) < 0).any()
-        and not ((rows < 0) | (rows >= n_rows)).any()
-    )
-    if not sound:
-        raise SourceError(f"{path}: {group.name} is no sparse matrix: ir and jc do not agree")
-    return scipy.sparse.csc_array((values, rows, columns), shape=(n_rows, len(columns) - 1))
+    if not len(rows) == len(values) == n_values:
+        raise SourceError(
+            f"{path}: {group.name} has {len(rows)} ir and {len(values)} values, expected {n_values}"
+        )
+    found = scipy.sparse.csc_array((values, rows, columns), shape=(n_rows, len(columns) - 1))
+    check_sparse(found, f"{path}: {group.name}")
+    return found
 
 
 def _values(path: Path, item: Any) -> Any:

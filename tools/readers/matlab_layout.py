@@ -35,7 +35,7 @@ class Outline:
 
     name: str
     kind: str
-    """``matrix``, ``cell``, ``text`` or ``other``."""
+    """``matrix``, ``cell``, ``text``, ``other``, or ``opaque``: nothing that we dare to load."""
     shape: tuple[int, ...] = ()
     store: str = "float64"
     """Type of the values in the file, by NumPy's name."""
@@ -49,6 +49,11 @@ class Outline:
     def short(self) -> str:
         """Its name within its struct, in small letters."""
         return self.name.rpartition(".")[2].lower()
+
+    @property
+    def top(self) -> str:
+        """The variable that it is, or is a field of."""
+        return self.name.partition(".")[0]
 
     @property
     def said(self) -> str:

@@ -250,7 +250,7 @@ def parse_rows(rows: bytes, n_columns: int, separator: str = ",") -> F64:
 
 def narrowed(rows: F64) -> F32:
     """The nearest float32 of each value; raises RowError for one that is too large."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         found = rows.astype(np.float32)
     if not np.isfinite(found).all():
         row, column = (int(i) for i in np.argwhere(~np.isfinite(found))[0])

@@ -197,6 +197,14 @@ def test_hdf5__nothing_outside_the_file_is_read(tmp_path):
             READER.scan([path], SourceOptions())
 
 
+def test_hdf5__lists_of_any_length_are_refused(tmp_path):
+    path = write(tmp_path / "a.h5", {"offsets": np.array([0, 2])})
+    with h5py.File(path, "r+") as file:
+        file.create_dataset("instances", (2,), h5py.vlen_dtype(np.float32))
+    with pytest.raises(SourceError, match="/instances holds lists of any length; store them as"):
+        READER.scan([path], SourceOptions())
+
+
 @pytest.mark.parametrize("keep", [0, 40, 700, 2000])
 def test_hdf5__a_file_cut_short_is_refused(tmp_path, keep):
     path = write(tmp_path / "a.h5", flat(made_block()))

@@ -516,6 +516,10 @@ DAMAGED = {
     ),
     "cut in a tag": (file5() + b"abc", r"is damaged or cut short in its first variable"),
     "inflates to less": (file5(packed(ZEROS[:99])), r"refused as a bomb|is damaged or cut short"),
+    "unknown kind": (
+        file5(matrix(6, (1, 1), element(77, bytes(8)))),
+        r"variable 'bags': values of unknown kind 77; save the file again",
+    ),
     "one name": (
         file5(matrix(6, (1, 1), element(9, bytes(8))), matrix(6, (1, 1), element(9, bytes(8)))),
         r"a\.mat: two variables are called 'bags'; save the file again",
@@ -593,8 +597,44 @@ def test_matlab__a_sparse_matrix_that_is_none_is_refused(tmp_path):
     path = write73(tmp_path / "a.mat", {"bags": CELLS, "Y": scipy.sparse.csc_array(MARKS)})
     with h5py.File(path, "r+") as file:
         file["Y/ir"][0] = 77
-    with pytest.raises(SourceError, match=r"/Y is no sparse matrix: ir and jc do not agree"):
+    with pytest.raises(SourceError, match=r"/Y: no sparse matrix, ir and jc disagree; fetch"):
         read_all(READER, path)
+    with h5py.File(path, "r+") as file:
+        del file["Y/ir"]
+        file["Y/ir"] = np.zeros(3)
+    with pytest.raises(SourceError, match=r"/Y has 3 ir and \d+ values, expected \d+"):
+        read_all(READER, path)
+
+
+def test_matlab__a_sparse_matrix_that_is_none_is_refused_in_version_5(tmp_path):
+    path = tmp_path / "a.mat"
+    marks = scipy.sparse.csc_array(MARKS)
+    scipy.io.savemat(path, {"bags": CELLS, "Y": marks}, do_compression=False)
+    rows = marks.indices.astype("<i4").tobytes()
+    assert path.read_bytes().count(rows) == 1
+    good = path.read_bytes()
+    ends = marks.indptr.astype("<i4").tobytes()
+    for old, new in ((rows, b"\xff\xff\0\0" + rows[4:]), (ends, ends[:-4] + bytes(4))):
+        path.write_bytes(good.replace(old, new))
+        match = r"a\.mat, variable 'Y': no sparse matrix, ir and jc disagree; fetch"
+        with pytest.raises(SourceError, match=match):
+            read_all(READER, path)
+
+
+def test_matlab__structs_with_what_is_unknown_are_not_loaded(tmp_path):
+    field = element(5, struct.pack("<i", 8)) + element(
+        1, b"X".ljust(8, b"\0") + b"f".ljust(8, b"\0")
+    )
+    handle = matrix(16, (1, 1), b"", b"")
+    one = matrix(6, (1, 1), element(9, bytes(8)), b"")
+    path = write5(tmp_path / "a.mat", {"bags": CELLS, "Y": MARKS})
+    other = matrix(2, (1, 1), field + one + handle, b"DD")
+    path.write_bytes(path.read_bytes() + other)
+    assert read_all(READER, path)[0].n_bags == 6
+    with pytest.raises(
+        SourceError, match="DD holds objects or functions beside its matrices; save"
+    ):
+        matlab._refuse_opaque(str(path), matlab5.outlines(path), {"DD"})
 
 
 def test_tells__by_its_first_words_or_suffix(tmp_path):
