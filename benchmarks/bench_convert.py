@@ -1,0 +1,187 @@
+"""Converting foreign files to stores, against the least that any converter would have to do.
+
+NumPy arrays: against copying the same bytes with a checksum, into files as long as our shards, each
+synced as ours are. CSV: against ``pyarrow.csv`` parsing the same file, on as many threads. JSON
+lines: against orjson parsing every line and doing nothing else. Two worker processes: against one,
+once the processes are up. Turns are interleaved, and the median of their ratios is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from crc32c import crc32c
+from pyarrow import csv
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.offsets import from_sizes
+from streammiml.bags.writer import BagWriter
+from streammiml.bags.zarr_writing import SHARD_BYTES
+from streammiml.cluster import open_pool
+from streammiml_tools.convert import convert
+from streammiml_tools.export import export
+from streammiml_tools.readers.base import SourceOptions
+
+N_FEATURES, N_LABELS = 200, 100
+PAIRS = 5
+
+
+def planted(n_bags: int) -> BagBlock:
+    rng = np.random.default_rng(0)
+    offsets = from_sizes(rng.integers(5, 14, n_bags))
+    rows = rng.standard_normal((int(offsets[-1]), N_FEATURES), dtype=np.float32).round(3)
+    labels = rng.integers(0, N_LABELS, n_bags).astype(np.int32)
+    ids = [f"bag{i:07d}" for i in range(n_bags)]
+    return BagBlock(offsets, rows, np.arange(n_bags + 1), labels, bag_ids=ids)
+
+
+def save_arrays(folder: Path, block: BagBlock) -> Path:
+    folder.mkdir()
+    arrays = {"instances": block.rows, "offsets": block.bag_offsets}
+    arrays |= {"label_indptr": block.label_offsets, "label_indices": block.label_indices}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def copied(source: Path, out: Path) -> None:
+    """Every byte read, added to a checksum and written, in files that are synced at their end."""
+    buffer = bytearray(8 << 20)
+    out.mkdir()
+    with source.open("rb", buffering=0) as file:
+        number = 0
+        while True:
+            with (out / str(number)).open("wb", buffering=0) as to:
+                left = SHARD_BYTES
+                while left and (got := file.readinto(memoryview(buffer)[: min(left, 8 << 20)])):
+                    part = memoryview(buffer)[:got]
+                    crc32c(part)
+                    to.write(part)
+                    left -= got
+                os.fsync(to.fileno())
+            if left:
+                return
+            number += 1
+
+
+def timed(work: Callable[[], object], out: Path | None = None) -> float:
+    begin = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - begin
+    if out is not None:
+        shutil.rmtree(out)
+    return seconds
+
+
+def compared(
+    case: dict, n_bytes: int, pairs: int, least: Callable[[], float], ours: Callable[[], float]
+) -> dict:
+    least(), ours()
+    turns = [(least(), ours()) for _ in range(pairs)]
+    return {
+        **case,
+        "source_MB": round(n_bytes / 1e6),
+        "seconds": round(statistics.median(b for _, b in turns), 3),
+        "MB_per_s": round(n_bytes / statistics.median(b for _, b in turns) / 1e6),
+        "ratio": round(statistics.median(a / b for a, b in turns), 3),
+        "best_to_best": round(min(a for a, _ in turns) / min(b for _, b in turns), 3),
+        "pairs": pairs,
+    }
+
+
+def npy_case(folder: Path, n_bags: int, pairs: int, suffix: str) -> dict:
+    source = save_arrays(folder / "arrays", planted(n_bags))
+    rows, out = source / "instances.npy", folder / f"out.{suffix}"
+    return compared(
+        {"what": "npy, of copying with checksum", "case": {"format": suffix}},
+        rows.stat().st_size,
+        pairs,
+        lambda: timed(lambda: copied(rows, folder / "copy"), folder / "copy"),
+        lambda: timed(lambda: convert(source, out), out),
+    )
+
+
+def written(folder: Path, n_bags: int) -> Path:
+    spec = StoreSpec(n_features=N_FEATURES, n_labels=N_LABELS, bag_ids=True)
+    with BagWriter.begin(folder / "first.zarr", spec) as writer:
+        writer.write_part(0, planted(n_bags))
+        writer.finish(1)
+    return folder / "first.zarr"
+
+
+def csv_case(folder: Path, n_bags: int, pairs: int) -> dict:
+    table = export(written(folder, n_bags), folder / "rows.csv")[0]
+    out = folder / "out.zarr"
+    pa.set_cpu_count(len(os.sched_getaffinity(0)))
+    return compared(
+        {"what": "CSV, of pyarrow.csv parsing", "case": {"threads": pa.cpu_count()}},
+        table.stat().st_size,
+        pairs,
+        lambda: timed(lambda: csv.read_csv(table)),
+        lambda: timed(lambda: convert(table, out), out),
+    )
+
+
+def jsonl_case(folder: Path, n_bags: int, pairs: int) -> dict:
+    lines = export(written(folder, n_bags), folder / "rows.jsonl")[0]
+    out = folder / "out.zarr"
+
+    def parse() -> None:
+        with lines.open("rb") as file:
+            for line in file:
+                orjson.loads(line)
+
+    return compared(
+        {"what": "JSON lines, of orjson parsing", "case": {}},
+        lines.stat().st_size,
+        pairs,
+        lambda: timed(parse),
+        lambda: timed(lambda: convert(lines, out), out),
+    )
+
+
+def workers_case(folder: Path, n_bags: int, pairs: int) -> dict:
+    """Two processes against one: pools are opened beforehand, as a cluster would be."""
+    table = export(written(folder, n_bags), folder / "rows.csv")[0]
+    out = folder / "out.zarr"
+    options = SourceOptions(span_bytes=max(1 << 16, table.stat().st_size // 24))
+
+    def with_pool(n_workers: int) -> float:
+        with open_pool(workers=n_workers) as pool:
+            address = pool._client.scheduler.address  # type: ignore[attr-defined]
+            # Readers and kernels are loaded in every process before time is taken.
+            timed(lambda: convert(table, out, options=options, scheduler=address), out)
+            return timed(lambda: convert(table, out, options=options, scheduler=address), out)
+
+    turns = [(with_pool(1), with_pool(2)) for _ in range(max(1, pairs // 2))]
+    return {
+        "what": "CSV, two workers over one",
+        "case": {"cores": len(os.sched_getaffinity(0))},
+        "source_MB": round(table.stat().st_size / 1e6),
+        "seconds": round(statistics.median(b for _, b in turns), 3),
+        "ratio": round(statistics.median(a / b for a, b in turns), 3),
+        "pairs": len(turns),
+    }
+
+
+def cases(smoke: bool) -> Iterator[dict]:
+    pairs = 1 if smoke else PAIRS
+    for suffix in ("zarr", "parquet"):
+        with tempfile.TemporaryDirectory() as folder:
+            yield npy_case(Path(folder), 500 if smoke else 120_000, pairs, suffix)
+    with tempfile.TemporaryDirectory() as folder:
+        yield csv_case(Path(folder), 300 if smoke else 12_000, pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        yield jsonl_case(Path(folder), 300 if smoke else 12_000, pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        yield workers_case(Path(folder), 300 if smoke else 24_000, pairs)
