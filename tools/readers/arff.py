@@ -338,21 +338,21 @@ def _all_marks(header: Header, roles: Roles) -> bool:
 
 
 def _is_sparse(header: Header) -> bool:
-    """Whether rows are lists of what is not zero, as the first shows."""
-    if header.bag is not None:
+    """Whether rows are lists of what is not zero, as the first shows; there must be one."""
+    rows = _rows(line_blocks(header.path, header.data_start, aligned=True))
+    _, first = next(rows, (0, b""))
+    if not first:
+        raise SourceError(f"{header.path} has no rows after @data; is it cut short?")
+    if header.bag is not None or not first.startswith(b"{"):
         return False
-    for _, line in _rows(line_blocks(header.path, header.data_start, aligned=True)):
-        if not line.startswith(b"{"):
-            return False
-        for one in header.attributes:
-            # What a sparse row leaves out is the first value, whatever that is called.
-            if one.is_mark and one.values[0] != "0":
-                raise SourceError(
-                    f"{where(header.path, one.offset)}: {one.name!r} is {one.kind}: rows that "
-                    "leave it out would mean 1; write {0,1}"
-                )
-        return True
-    raise SourceError(f"{header.path} has no rows after @data; is it cut short?")
+    for one in header.attributes:
+        # What a sparse row leaves out is the first value, whatever that is called.
+        if one.is_mark and one.values[0] != "0":
+            raise SourceError(
+                f"{where(header.path, one.offset)}: {one.name!r} is {one.kind}: rows that "
+                "leave it out would mean 1; write {0,1}"
+            )
+    return True
 
 
 def _rows(blocks: Iterator[Lines]) -> Iterator[tuple[int, bytes]]:

@@ -220,6 +220,7 @@ BROKEN = {
         re.sub("@attribute f.*\n", "", HEADER),
         r"a\.arff has no features; is it of a multi-instance set\?",
     ),
+    "no rows": (HEADER + "\n% none\n", r"a\.arff has no rows after @data; is it cut short\?"),
     "ragged": (
         HEADER + 'x,"1,2",0,1\nimg,"1,2\\n3",0,1\n',
         r"a\.arff, line 11: bag 'img', row 1: a row of 1 values, expected 2",
@@ -305,8 +306,8 @@ def test_arff__a_broken_xml_is_refused(tmp_path, content, match):
 
 
 def test_arff__files_must_belong_together(tmp_path):
-    one = write(tmp_path, HEADER)
-    two = write(tmp_path, HEADER.replace("f2", "g2"), "b.arff")
+    one = write(tmp_path, HEADER + 'x,"1,2",0,1')
+    two = write(tmp_path, HEADER.replace("f2", "g2") + 'x,"1,2",0,1', "b.arff")
     with pytest.raises(SourceError, match=r"b\.arff has other attributes than \S+a\.arff; convert"):
         read_all(READER, [one, two])
     lists = [write(tmp_path, "<labels/>", name) for name in ("a.xml", "b.xml")]
