@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from streammiml.measure.registry import METRICS as METRICS
     from streammiml.model import Model as Model
     from streammiml.model import load_model as load_model
+    from streammiml.search.tune import tune as tune
     from streammiml.tell.explain import explain as explain
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "open_store": "streammiml.bags.store",
     "predict": "streammiml.measure.predict",
     "train": "streammiml.learn.trainer",
+    "tune": "streammiml.search.tune",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "open_store",
     "predict",
     "train",
+    "tune",
 ]
 
 

@@ -240,16 +240,25 @@ class ClusterPool(Pool):
         """See :meth:`Pool.map`."""
         rest = iter(items)
         ahead: deque[Any] = deque()
+        known: dict[str, Result] = {}
         try:
             while True:
                 for item in islice(rest, AHEAD_ON_CLUSTER * self.n_threads - len(ahead)):
                     ahead.append(self._client.submit(task, item, *shared, pure=False))
                 if not ahead:
                     return
-                result = ahead[0].result()
-                seen(result)
-                yield result
-                ahead.popleft()
+                waiting = [future for future in ahead if not future.done()]
+                if waiting and not ahead[0].done():
+                    with self._client.as_current():
+                        self._distributed.wait(waiting, return_when="FIRST_COMPLETED")
+                for future in ahead:
+                    if future.status == "finished" and future.key not in known:
+                        known[future.key] = future.result()
+                        seen(known[future.key])
+                while ahead and ahead[0].key in known:
+                    yield known.pop(ahead.popleft().key)
+                if ahead and ahead[0].status in ("error", "cancelled", "lost"):
+                    ahead[0].result()
         except self._distributed.KilledWorker as error:
             raise StreammimlError(
                 "a task was given up because its workers died one after the other, as they do when "

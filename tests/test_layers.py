@@ -32,7 +32,7 @@ HOMES = {
     "zarr": {"bags", "measure"},
     "numcodecs": {"bags"},
     "obstore": {"bags"},
-    "pyarrow": {"bags", "measure"},
+    "pyarrow": {"bags", "measure", "search"},
     "threading": {"blocks"},
     "numba": {"jit", "kernel", "checksum"},
     "dask": {"measure", "search", "cluster"},

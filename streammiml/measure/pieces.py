@@ -55,6 +55,15 @@ class Piece:
             return store.read_bags(self.numbers)
         return store.read(self.start, self.stop)
 
+    def bags(self) -> Bags:
+        """The bags, as a store of their own."""
+        store = self.source
+        if self.numbers is not None:
+            return store.view(self.numbers)
+        if (self.start, self.stop) == (0, store.n_bags):
+            return store
+        return store.view(slice(self.start, self.stop))
+
     def cut(self, start: int, stop: int) -> Piece:
         """Bags ``start`` to ``stop`` of those it is cut from, numbered as ``self.start`` is."""
         numbers = self.numbers

@@ -19,6 +19,7 @@ VERBS = {
     "predict": ("streammiml.verbs.predict:predict", "Scores, labels and key instances, to disk."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
     "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),
+    "tune": ("streammiml.verbs.tune:tune", "Settings by cross validation."),
     "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
 }
 # Verbs that live in streammiml_tools, found by entry point: what they say in the list.

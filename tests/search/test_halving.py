@@ -1,0 +1,35 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammiml.search.halving import LEAST, rungs, survivors
+
+
+@given(n=st.integers(1, 300), k=st.integers(2, 6), steps=st.integers(100, 10**6))
+def test_rungs__those_that_go_to_the_end_have_every_fold_at_all_steps(n, k, steps):
+    for halving in (True, False):
+        found = rungs(n, k, steps, halving=halving)
+        folds = [fold for rung in found if rung.steps == steps for fold in rung.folds]
+        assert sorted(folds) == list(range(k))
+        assert all(rung.steps <= steps for rung in found)
+    assert len(found) == 1
+
+
+@given(n=st.integers(18, 300), k=st.integers(3, 6))
+def test_rungs__cost_a_quarter_of_the_full_grid_at_most(n, k):
+    steps, left, cost = 6000, list(range(n)), 0
+    for rung in rungs(n, k, steps, halving=True):
+        cost += sum(trial.steps for trial in rung.trials(left))
+        left = survivors(left, [0.0] * len(left))
+    assert cost <= 0.27 * n * k * steps
+    if n % 9 == 0:
+        assert cost <= n * k * steps / 4
+
+
+@given(losses=st.lists(st.sampled_from([0.1, 0.2, 0.3, float("inf")]), min_size=1, max_size=40))
+def test_survivors__are_the_lowest_losses_of_equal_ones_the_first(losses):
+    settings = [3 * i for i in range(len(losses))]
+    found = survivors(settings, losses)
+    assert found == sorted(found)
+    assert len(found) == min(len(losses), max(LEAST, -(-len(losses) // 3)))
+    order = sorted(range(len(losses)), key=lambda i: (losses[i], i))
+    assert found == sorted(settings[i] for i in order[: len(found)])

@@ -1,0 +1,176 @@
+import json
+import shutil
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import streammiml as sm
+from streammiml.bags.block import BagBlock
+from streammiml.bags.memory import MemoryBags
+from streammiml.config import TrainConfig
+from streammiml.errors import StreammimlError
+from streammiml.measure.evaluate import evaluate
+from streammiml.search import tune as module
+from streammiml.search.folds import Folds
+from streammiml.search.tune import figures_of, tune
+from tests.planted import planted
+from tests.stores import scratch, write_store
+
+BASE = TrainConfig(max_steps=240, epochs=5, shared_dim=8, validation=0.2)
+GRID = {"subconcepts": [1, 2], "step_size": [1e-6, 0.05, 0.1]}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tune") / "x.zarr"
+    return write_store(path, planted(90), n_labels=5)
+
+
+@pytest.fixture(scope="module")
+def found(store, tmp_path_factory):
+    run = tmp_path_factory.mktemp("tune") / "run"
+    return run, tune(store, run, BASE, grid=GRID, threads=2)
+
+
+def content(run):
+    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != "_lock")
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def test_tune__discards_settings_and_writes_a_table_and_the_winner(found):
+    run, said = found
+    assert [row["finished"] for row in said["table"]] == [True] * 2 + [False] * 4
+    best = said["table"][0]
+    assert said["winner"]["step_size"] > 1e-6, "steps so small cannot win"
+    assert said["winner"] == {name: best[name] for name in GRID}
+    assert best["ranking_loss"] <= said["table"][1]["ranking_loss"]
+    assert (best["folds"], best["max_steps"]) == (3, 240)
+    assert best["standard_error"] > 0
+    assert {row["max_steps"] for row in said["table"][2:]} == {40}
+    assert said["steps"] <= 6 * 40 + 2 * 240 + 2 * 2 * 240
+    assert said["share_of_grid"] == said["steps"] / (6 * 3 * 240)
+    assert json.loads((run / "table.json").read_text()) == said
+    assert pq.read_table(run / "table.parquet").to_pylist() == said["table"]
+    settings = tomllib.loads((run / "settings.toml").read_text())
+    assert replace(TrainConfig(), **settings) == replace(BASE, **said["winner"])
+
+
+def test_tune__a_loss_is_that_of_a_model_trained_on_the_other_folds(store, found):
+    _, said = found
+    losses = []
+    for fold in range(3):
+        learn, test = Folds(90, 3).cut(store, fold)
+        model = sm.train(learn, replace(BASE, **said["winner"]))
+        losses.append(evaluate(model, test)["ranking_loss"])
+        assert figures_of(model, test)["ranking_loss"] == losses[-1]
+    assert said["ranking_loss"] == pytest.approx(np.mean(losses), abs=1e-15)
+
+
+def test_tune__without_halving_all_settings_see_all_folds(store, tmp_path):
+    grid = {"step_size": [1e-6, 0.05, 0.1]}
+    said = tune(store, tmp_path / "run", BASE, grid=grid, halving=False, threads=2)
+    assert [(row["finished"], row["folds"]) for row in said["table"]] == [(True, 3)] * 3
+    assert len(list((tmp_path / "run" / "trials").iterdir())) == 9
+
+
+def test_tune__goes_on_with_the_trials_that_are_missing(store, found, tmp_path, monkeypatch):
+    run, said = found
+    again = shutil.copytree(run, tmp_path / "run")
+    trials = sorted((again / "trials").iterdir())
+    trials[0].unlink()
+    trials[3].write_bytes(b"{")
+    ran = []
+    real = module.run_trial
+    monkeypatch.setattr(
+        module, "run_trial", lambda work, *rest: ran.append(work.trial) or real(work, *rest)
+    )
+    seen = []
+    assert tune(store, again, BASE, grid=GRID, threads=1, watch=seen.append) == said
+    assert len(ran) == 2
+    assert content(again) == content(run)
+    assert [each.rung for each in seen] == sorted(each.rung for each in seen)
+    assert seen[-1].trials_done == seen[-1].n_trials
+    assert seen[-1].best_loss == said["ranking_loss"]
+
+
+def test_tune__refuses_to_mix_searches(store, found, tmp_path):
+    run = shutil.copytree(found[0], tmp_path / "run")
+    for options, message in [
+        ({"folds": 4}, "was begun with folds 3, not 4; name another folder"),
+        ({"grid": "small"}, "was begun with grid '[0-9a-f]+', not '"),
+        ({"config": replace(BASE, lift="context")}, "was begun with lift 'none', not 'context'"),
+    ]:
+        with pytest.raises(StreammimlError, match=message):
+            tune(store, run, **{"config": BASE, "grid": GRID, "threads": 1, **options})
+    # Memory changes no result.
+    tune(store, run, replace(BASE, memory="900MiB"), grid=GRID, threads=1)
+
+
+def test_tune__trains_the_winner_on_all_bags(store, tmp_path):
+    grid = {"step_size": [0.05, 0.1]}
+    said = tune(store, tmp_path / "run", BASE, grid=grid, threads=2, train_winner=True)
+    model = sm.load_model(tmp_path / "run" / "winner")
+    want = sm.train(store, replace(BASE, **said["winner"]))
+    assert model.labels.tobytes() == want.labels.tobytes()
+    # Again: everything is there.
+    assert tune(store, tmp_path / "run", BASE, grid=grid, threads=2, train_winner=True) == said
+
+
+def test_tune__bags_in_memory(store, found):
+    _, said = found
+    block = store.read(0, 90)
+    with scratch() as folder:
+        bags = MemoryBags(block, n_labels=5)
+        assert tune(bags, folder / "run", BASE, grid=GRID)["table"] == said["table"]
+
+
+def test_tune__a_setting_that_diverges_loses(store, tmp_path, monkeypatch):
+    real = module.train
+
+    def diverging(bags, config, **rest):
+        if config.step_size > 0.2:
+            raise StreammimlError("training diverged at step 7: a score or weight is no finite")
+        return real(bags, config, **rest)
+
+    monkeypatch.setattr(module, "train", diverging)
+    grid = {"step_size": [0.5, 0.05, 0.3, 0.25]}
+    said = tune(store, tmp_path / "run", BASE, grid=grid, threads=1)
+    assert said["winner"] == {"step_size": 0.05}
+    assert [row["ranking_loss"] is None for row in said["table"]] == [False, True, True, True]
+    with pytest.raises(StreammimlError, match=r"^training diverged with every setting; a grid of"):
+        tune(store, tmp_path / "two", BASE, grid={"step_size": [0.5, 0.3]}, threads=1)
+
+
+def test_tune__refuses_bags_that_cannot_be_compared(store, tmp_path):
+    with pytest.raises(StreammimlError, match=r"^90 bags cannot be cut into 91 folds; --folds 90"):
+        tune(store, tmp_path / "run", BASE, folds=91)
+    one = write_store(
+        tmp_path / "one.zarr",
+        BagBlock.from_bags([np.ones((1, 2), np.float32)] * 4, [[0]] * 4),
+        n_labels=1,
+    )
+    with pytest.raises(StreammimlError, match="has 1 labels, and settings are compared by the"):
+        tune(one, tmp_path / "run", BASE)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StreammimlError, match="file is a file; name a folder for the search"):
+        tune(store, tmp_path / "file", BASE, threads=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_tune__processes_give_the_same(store, found, tmp_path):
+    run, said = found
+    seen = []
+    assert tune(store, tmp_path / "run", BASE, grid=GRID, workers=2, watch=seen.append) == said
+    assert content(tmp_path / "run") == content(run)
+    assert seen[0].dashboard.startswith("http://")
+    shuffled = store.view(np.random.default_rng(0).permutation(90))
+    there = tune(shuffled, tmp_path / "a", BASE, grid=GRID, workers=2)
+    assert there == tune(shuffled, tmp_path / "b", BASE, grid=GRID, threads=1)
+
+
+def test_public_names__tune():
+    assert sm.tune is tune

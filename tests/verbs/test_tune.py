@@ -1,0 +1,62 @@
+"""tune as a user runs it: a table on stdout, one line and 2 for bad input."""
+
+import json
+import re
+
+import pytest
+
+from streammiml.verbs.main import run
+from tests.planted import planted
+from tests.stores import write_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tune") / "x.zarr"
+    return write_store(path, planted(60), n_labels=5).name
+
+
+def words(store, out, tmp_path, *more):
+    grid = tmp_path / "grid.toml"
+    grid.write_text("subconcepts = [1, 2]\nstep_size = [0.01, 0.1]\n")
+    limits = ["--max-steps", "120", "--shared-dim", "8", "--validation", "0.2"]
+    return ["tune", store, str(out), "--grid", str(grid), *limits, *more]
+
+
+@pytest.mark.slow
+def test_tune__prints_a_table_and_writes_settings_that_train_takes(store, tmp_path, capsys):
+    out = tmp_path / "search"
+    assert run(words(store, out, tmp_path, "--workers", "1", "--train")) == 0
+    text, err = capsys.readouterr()
+    assert re.search(r"^ *subconcepts +step_size +folds +ranking loss", text, re.M)
+    assert re.search(r"^ +\d +0\.\d+ +3 +0\.\d{4} ± 0\.\d{4} +0\.\d{4} +0\.\d{4}", text, re.M)
+    assert re.search(r"^[\d,]+ steps, \d+% of what the full grid may take$", text, re.M)
+    assert "rung 3 of 3: 4 of 4 trials, best ranking loss" in err
+    assert (out / "winner" / "model.safetensors").exists()
+    assert run(words(store, out, tmp_path, "--workers", "1", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["n_settings"] == 4
+    again = ["train", store, str(tmp_path / "run"), "--config", str(out / "settings.toml")]
+    assert run(again) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--folds", "61"], "60 bags cannot be cut into 61 folds; --folds 60 is the most"),
+        (["--threads", "2"], "each trial takes one thread; --workers says how many run at a time"),
+        (["--scheduler", "nowhere"], "no Dask scheduler answers at nowhere"),
+        (["--grid", "huge"], "no grid is called 'huge'; known: "),
+    ],
+)
+def test_tune__bad_options_get_one_line_and_exit_code_2(store, tmp_path, more, message, capsys):
+    limits = ["--max-steps", "120", "--validation", "0.2"]
+    assert run(["tune", store, str(tmp_path / "out"), *limits, *more]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert "\n" not in err.strip()
+
+
+def test_tune__needs_a_store_and_a_folder(store, capsys):
+    assert run(["tune", store]) == 2
+    assert "tune needs a store and a folder for the search" in capsys.readouterr().err
