@@ -29,16 +29,17 @@ from streammiml.config import check_whole, format_size, parse_size
 from streammiml.errors import StoreError, StreammimlError, unknown
 from streammiml_tools.choosing import Split
 from streammiml_tools.readers.base import SPAN_BYTES, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.sources import Sources, change_of, is_compressed, noted_of
+from streammiml_tools.sources import Sources, change_of, noted_of
 
 VERSION = 1
 PLAN = "plan.json"
 HELD_SPANS = 8
 """Spans that a process holds at a time, at most: read, joined, converted, and one ahead."""
 LEAST_SPAN = 64 << 10
-GROWTH = {True: 64, False: 4}
-"""How many times larger than their bytes bags may be, of compressed files and of others, before
-parts grow; at 3.75 times that they are refused."""
+GROWTH = {".gz": 64, ".zst": 64, ".parquet": 8, ".arrow": 8, ".feather": 8, ".ipc": 8}
+"""How many times larger than their bytes the bags of a compressed file may be before parts grow;
+at 3.75 times that they are refused."""
+PLAIN_GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +224,10 @@ def _label_number(label: str, names: tuple[str, ...] | None, count: int | None) 
 
 def n_slots(span: Span, part_bytes: int) -> int:
     """Parts that a span may need: one, unless it could not be cut as small as asked."""
-    compressed = is_compressed(span.path)
-    if not compressed and span.n_bytes <= 2 * part_bytes:
+    growth = GROWTH.get(Path(span.path).suffix.lower())
+    if growth is None and span.n_bytes <= 2 * part_bytes:
         return 1
-    return max(4 if compressed else 1, math.ceil(span.n_bytes * GROWTH[compressed] / part_bytes))
+    return max(4, math.ceil(span.n_bytes * (growth or PLAIN_GROWTH) / part_bytes))
 
 
 def slot_bytes(slot: int, slots: int, part_bytes: int) -> float:

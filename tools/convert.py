@@ -26,6 +26,7 @@ from streammiml.config import format_size, parse_size
 from streammiml.errors import StoreError, StreammimlError
 from streammiml_tools.choosing import strata_of
 from streammiml_tools.conversion import (
+    HELD_SPANS,
     ConvertConfig,
     Plan,
     Target,
@@ -112,6 +113,7 @@ def convert(
     workers: int | None = None,
     scheduler: str | None = None,
     watch: Watch | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Converted:
     """Convert foreign files to a store; going on with it where the same call was killed before.
 
@@ -132,6 +134,8 @@ def convert(
         Address of a running Dask scheduler to use instead; its workers must see the same files.
     watch
         Called with every part that is finished.
+    say
+        Called with lines that the user should know of before the work begins.
     """
     begun = time.monotonic()
     settings, options = settings or ConvertConfig(), options or SourceOptions()
@@ -145,6 +149,8 @@ def convert(
         if workers is not None or scheduler is not None:
             pool = stack.enter_context(open_pool(workers=workers, scheduler=scheduler))
         plan, noted = planned(work, found, destination, settings, options, pool)
+        for line in _warnings(plan, found):
+            (say or _ignore)(line)
         engine = _Engine(plan, work, pool, watch)
         stack.callback(engine.close)
         try:
@@ -163,6 +169,20 @@ def convert(
         stores = engine.finish()
         work.remove()
     return Converted(stores, facts, time.monotonic() - begun)
+
+
+def _ignore(line: str) -> None:
+    del line
+
+
+def _warnings(plan: Plan, found: Sources) -> Iterator[str]:
+    """What a user may not expect."""
+    if plan.scan.holds_bytes:
+        yield f"{found.paths[0]} is held whole: {format_size(plan.scan.holds_bytes)}"
+    for path in found.left_out[:10]:
+        yield f"{path} is left out: of no known format"
+    if any(plan.folder.glob("facts-*/*.json")):
+        yield f"going on with what was written to {plan.destination} before"
 
 
 def planned(
@@ -551,7 +571,14 @@ def convert_verb(
         return
     with Show() as show:
         done = convert(
-            sources, store, settings, options, workers=workers, scheduler=scheduler, watch=show
+            sources,
+            store,
+            settings,
+            options,
+            workers=workers,
+            scheduler=scheduler,
+            watch=show,
+            say=show.say,
         )
     print(json_format.dumps(done.said()) if json else "\n".join(_lines(done)))
 
@@ -598,6 +625,7 @@ def _dry_said(plan: Plan, found: Sources) -> dict[str, Any]:
         "spans": len(scan.spans),
         "span_bytes": max(span.n_bytes for span in scan.spans),
         "source_bytes": sum(span.n_bytes for span in scan.spans),
+        "held_bytes": HELD_SPANS * plan.options.span_bytes + scan.holds_bytes,
         "held_whole_bytes": scan.holds_bytes,
         "stores": [target.destination for target in plan.targets],
     }
@@ -621,8 +649,9 @@ def _dry_lines(said: dict[str, Any]) -> Iterator[str]:
     yield f"{'with':<14} {', '.join(extra).replace('_', ' ') or 'neither row labels nor bag ids'}"
     spans, largest = said["spans"], format_size(said["span_bytes"])
     yield f"{'read in':<14} {spans:,} spans of up to {largest}"
-    if said["held_whole_bytes"]:
-        yield f"{'held whole':<14} {format_size(said['held_whole_bytes'])}"
+    whole = said["held_whole_bytes"]
+    more = f", {format_size(whole)} of it because the format is read whole" if whole else ""
+    yield f"{'memory':<14} up to {format_size(said['held_bytes'])} a process{more}"
     for store in said["stores"]:
         yield f"{'would make':<14} {store}"
 

@@ -54,6 +54,12 @@ class Show:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._bar.console.print(
+            f"streammiml: {text}", highlight=False, markup=False, soft_wrap=True
+        )
+
     def __call__(self, far: Far) -> None:
         """Show how far it is."""
         if self._watched:

@@ -129,11 +129,6 @@ def bare_suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def is_compressed(path: str) -> bool:
-    """Whether a file says by its name that what is inside is longer."""
-    return Path(path).suffix.lower() in COMPRESSED
-
-
 def _head(path: Path) -> bytes:
     """First bytes of a file, decompressed; none of a folder or of a store under a URL."""
     if where(path).startswith(SCHEMES) or path.is_dir():

@@ -26,6 +26,7 @@ from streammiml.bags.parts import Arrays, load_arrays, save_arrays
 from streammiml.bags.place import sync_file
 from streammiml.bags.store import BagStore, open_one
 from streammiml.bags.writer import BagWriter, Prepared, id_hashes, prepare
+from streammiml.config import format_size
 from streammiml.errors import StoreError
 from streammiml_tools.choosing import (
     Split,
@@ -289,8 +290,8 @@ def _from_span(stage: Stage, task: SpanTask) -> Iterator[Write | Done]:
         if n_bytes >= slot_bytes(slot, len(parts), plan.options.span_bytes):
             if slot == len(parts) - 1:
                 raise SourceError(
-                    f"{span.path} grows more than {n_bytes * len(parts) // max(span.n_bytes, 1)} "
-                    "times when it is read; decompress it first"
+                    f"{span.path} grows to more than {format_size(n_bytes * len(parts))} from "
+                    f"{format_size(span.n_bytes)} when it is read; decompress it, or cut it, first"
                 )
             yield from _placed(stage, held, parts[slot], span.path)
             held, slot, n_bytes = [], slot + 1, 0

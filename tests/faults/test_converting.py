@@ -242,7 +242,8 @@ LARGE = """
 import resource, sys
 from streammiml_tools.convert import convert
 from streammiml_tools.conversion import ConvertConfig
-convert(sys.argv[1], sys.argv[2], ConvertConfig(memory="256MiB"))
+settings = ConvertConfig(memory="256MiB")
+convert(sys.argv[1], sys.argv[2], settings, watch=lambda _: print("part", flush=True))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
@@ -265,37 +266,40 @@ def large_source(folder: Path, n_bytes: int) -> Path:
     return folder
 
 
-def large(source: Path, out: Path, *, kill_after: float | None = None) -> int | None:
-    """Convert in a process of its own; its peak in KiB, or None if it was killed."""
+def large(source: Path, out: Path, *, kill_after: int | None = None) -> int | None:
+    """Convert in a process of its own; its peak in KiB, or None if it was killed.
+
+    It is killed some instants after it has finished so many parts that were not there before.
+    """
     words = [sys.executable, "-c", LARGE, str(source), str(out)]
+    there = len(list(work_folder(str(out)).glob("facts-store/*.json")))
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     if kill_after is not None:
-        time.sleep(kill_after)
+        for _ in range(there + kill_after):
+            process.stdout.readline()
+        time.sleep(0.01 * (there % 7))
         process.kill()
     said, _ = process.communicate(timeout=600)
     assert process.returncode in (0, -signal.SIGKILL)
-    return int(said) if process.returncode == 0 else None
+    return int(said.split()[-1]) if process.returncode == 0 else None
 
 
 @pytest.mark.slow
 def test_source_of_4_gb__converts_in_512_mib_and_through_20_kills(tmp_path):
     size = int(os.environ.get("STREAMMIML_LARGE_BYTES", 4 << 30))
     source = large_source(tmp_path / "source", size)
-    begun = time.monotonic()
     peak = large(source, tmp_path / "clean.zarr")
-    seconds = time.monotonic() - begun
     assert peak is not None
     assert peak < 512 << 10
     manifest = (tmp_path / "clean.zarr" / "_streammiml" / "manifest.json").read_bytes()
     shutil.rmtree(tmp_path / "clean.zarr")
     rng, kills = np.random.default_rng(5), 0
     out = tmp_path / "killed.zarr"
-    while kills < 20 and not out.exists():
-        # Short enough that many are needed, long enough that every one gets somewhere.
-        kills += large(source, out, kill_after=float(rng.uniform(1.5, 2 + seconds / 12))) is None
-    while not out.exists():
-        large(source, out)
-    assert kills >= 5
+    for _ in range(20):
+        kills += large(source, out, kill_after=int(rng.integers(1, 7))) is None
+    assert kills == 20
+    assert large(source, out) is not None
     assert (out / "_streammiml" / "manifest.json").read_bytes() == manifest
     assert json.loads(manifest)["n_rows"] == sm.open_store(out).n_rows == size // 1024
 

@@ -1,5 +1,6 @@
 """convert: what goes in comes out, however it is cut, split, shuffled, limited and gone on with."""
 
+import gzip
 import json
 import os
 import re
@@ -18,7 +19,14 @@ from streammiml.errors import StoreError, StreammimlError
 from streammiml.verbs.main import run
 from streammiml_tools import convert as module
 from streammiml_tools.choosing import Split, joined_fragments, ranks_within, strata_of
-from streammiml_tools.conversion import ConvertConfig, n_slots, slot_bytes, span_bytes, work_folder
+from streammiml_tools.conversion import (
+    GROWTH,
+    ConvertConfig,
+    n_slots,
+    slot_bytes,
+    span_bytes,
+    work_folder,
+)
 from streammiml_tools.convert import convert
 from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
 from tests.stores import (
@@ -558,6 +566,21 @@ def test_slots__hold_what_a_compressed_file_may_grow_to(n_bytes, part):
     assert n_slots(Span("a.csv", 0, 1, min(n_bytes, part)), part) == 1
 
 
+def test_file_that_grows_beyond_measure__is_refused(tmp_path, monkeypatch):
+    rows = "".join(f"b{i:04d},0,0,0,x\n" for i in range(400))
+    with gzip.open(tmp_path / "d.csv.gz", "wt") as file:
+        file.write(f"bag,f0,f1,f2,labels\n{rows}")
+    options = SourceOptions(span_bytes=64)
+    assert convert(tmp_path / "d.csv.gz", tmp_path / "a.zarr", options=options).store.n_bags == 400
+    monkeypatch.setattr("streammiml_tools.readers.cells.BLOCK_BYTES", 100)
+    monkeypatch.setitem(GROWTH, ".gz", 1e-9)
+    said = (
+        r"d\.csv\.gz grows to more than [\d.]+ \w+ from [\d.]+ \w+ when it is read; decompress it"
+    )
+    with pytest.raises(SourceError, match=said):
+        convert(tmp_path / "d.csv.gz", tmp_path / "b.zarr", options=options)
+
+
 def test_spans__follow_memory():
     assert span_bytes(1 << 30, 1) == 32 << 20
     assert span_bytes(64 << 20, 2) == 4 << 20
@@ -574,6 +597,18 @@ def test_verb__says_what_it_made_and_left_out(source, tmp_path, capsys):
         r"out\.zarr: \d+ bags, \d+ rows of 3 features, 4 labels; [\d.]+ labels and", out
     )
     assert re.search(r"\d+ bags had none of the wanted labels", out)
+
+
+def test_verb__says_beforehand_what_is_not_expected(tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    save_npz(tmp_path / "folder" / "data.npz", made_block(40))
+    (tmp_path / "folder" / "README.md").write_text("words")
+    out = tmp_path / "out.zarr"
+    stop_at_once(tmp_path / "folder", out)
+    assert run(["convert", str(tmp_path / "folder"), str(out)]) == 0
+    err = said(capsys)[1]
+    assert re.search(r"README\.md is left out: of no known format", err)
+    assert re.search(r"going on with what was written to .*out\.zarr before", err)
 
 
 def test_verb__json_has_counts_and_stores(source, tmp_path, capsys):
