@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from streammiml.bags.layout import MAX_FEATURES
 from streammiml.bags.offsets import from_sizes
 from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
+from streammiml_tools.readers.number_lists import rows_in
 from streammiml_tools.readers.text import bare_suffix, byte_spans, line_blocks, where
 
 BLOCK_BYTES = 2 << 20
@@ -351,7 +353,7 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
         path, span.start, span.stop, aligned=span.start == 0, block_bytes=BLOCK_BYTES
     )
     for lines in blocks:
-        bags = SparseBags(asked) if scan.sparse else DenseBags(asked)
+        bags: Bags = SparseBags(asked) if scan.sparse else DenseBags(asked, len(lines.content))
         offsets = []
         for offset, line in lines.each():
             if line.strip():
@@ -359,7 +361,10 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
                 offsets.append(offset)
         for offset, name in zip(offsets, bags.ids, strict=False):
             if name in seen and not options.group:
-                raise SourceError(f"{where(path, offset)}: a second bag {name!r}; rename one, or --group joins them")
+                raise SourceError(
+                    f"{where(path, offset)}: a second bag {name!r}; rename one, or --group joins "
+                    "them"
+                )
             seen.add(name)
         wrong = bags.too_large()
         if wrong is not None:
@@ -377,7 +382,7 @@ class Asked:
     labelling: Labelling
 
 
-class DenseBags:
+class Bags(ABC):
     """Gathers records; each is checked as it comes."""
 
     def __init__(self, asked: Asked) -> None:
@@ -386,11 +391,12 @@ class DenseBags:
         self.ids: list[str] = []
         self._labels: list[list[int]] = []
         self._row_labels: list[int] = []
-        # Takes floats from lists twice as fast as NumPy, and refuses text and null.
-        self._values = array("d")
 
     def add(self, line: bytes) -> None:
         """One record, checked; raises Line or SourceError."""
+        self._add_parsed(line)
+
+    def _add_parsed(self, line: bytes) -> None:
         fields = self.asked.fields
         record = _parsed(line)
         _check_keys(line, record, fields)
@@ -398,24 +404,31 @@ class DenseBags:
         if not isinstance(rows, list):
             raise Line(f"{fields.instances!r} is {_said(rows)}, expected a list of rows")
         self._add_rows(rows)
+        self._add_rest(record, len(rows))
+
+    def _add_rest(self, record: dict[str, Any], n_rows: int) -> None:
+        fields = self.asked.fields
         labels = _label_list(record.get(fields.labels), fields.labels)
         self._labels.append(self.asked.labelling.indices(labels, ""))
-        self._add_row_labels(record, len(rows))
+        self._add_row_labels(record, n_rows)
         if fields.bag is not None:
             self.ids.append(_id(record.get(fields.bag), fields.bag))
-        self.sizes.append(len(rows))
+        self.sizes.append(n_rows)
 
-    def _add_rows(self, rows: list[Any]) -> None:
-        width = self.asked.scan.n_features
-        take = self._values.fromlist
-        try:
-            for row in rows:
-                take(row)
-        except (TypeError, OverflowError):
-            raise self._wrong_row(rows) from None
-        if any(len(row) != width for row in rows):
-            at = next(i for i, row in enumerate(rows) if len(row) != width)
-            raise Line(f"row {at} has {len(rows[at])} values, expected {width}")
+    @abstractmethod
+    def _add_rows(self, rows: list[Any]) -> None: ...
+
+    @abstractmethod
+    def _rows(self) -> NDArray[Any] | SparseRows: ...
+
+    @abstractmethod
+    def _row_at(self, place: int) -> int:
+        """The row to which a value belongs."""
+
+    @property
+    @abstractmethod
+    def _found(self) -> NDArray[np.float64]:
+        """All values so far."""
 
     def _wrong_row(self, rows: list[Any]) -> Line:
         for at, row in enumerate(rows):
@@ -428,14 +441,11 @@ class DenseBags:
 
     def too_large(self) -> int | None:
         """The first bag that has a value beyond float32, if any; infinity is no JSON."""
-        found = np.frombuffer(self._values)
+        found = self._found
         if not found.size or max(found.max(), -found.min()) <= FLOAT32_MAX:
             return None
         row = self._row_at(int((np.abs(found) > FLOAT32_MAX).argmax()))
         return int(np.searchsorted(from_sizes(self.sizes), row, "right")) - 1
-
-    def _row_at(self, place: int) -> int:
-        return place // self.asked.scan.n_features
 
     def _add_row_labels(self, record: dict[str, Any], n_rows: int) -> None:
         fields = self.asked.fields
@@ -457,10 +467,6 @@ class DenseBags:
             for label in labels
         ]
 
-    def _rows(self) -> NDArray[Any] | SparseRows:
-        flat = np.frombuffer(self._values).astype(np.float32)
-        return flat.reshape(-1, self.asked.scan.n_features)
-
     def block(self) -> BagBlock:
         """All bags so far."""
         return BagBlock(
@@ -475,12 +481,75 @@ class DenseBags:
         )
 
 
-class SparseBags(DenseBags):
-    """The same for sparse rows."""
+class DenseBags(Bags):
+    """Bags of dense rows: their numbers go from text to NumPy at once, where they are plain."""
+
+    def __init__(self, asked: Asked, n_bytes: int) -> None:
+        super().__init__(asked)
+        # A number takes two bytes of text at least, with what follows it.
+        self._values = np.empty(n_bytes // 2 + 1, np.float64)
+        self._n_values = 0
+
+    def add(self, line: bytes) -> None:
+        """One record, checked; raises Line or SourceError."""
+        if not self._add_fast(line):
+            self._add_parsed(line)
+
+    def _add_fast(self, line: bytes) -> bool:
+        """Cut the rows out of the line and parse them apart; False if that is not certain."""
+        fields, width = self.asked.fields, self.asked.scan.n_features
+        key = fields.quoted[0]
+        at = line.find(key)
+        start = line.find(b"[", at)
+        if at < 0 or start < 0 or line[at + len(key) : start].strip() != b":":
+            return False
+        end, n_rows = rows_in(line, start, width, self._values[self._n_values :])
+        if end < 0:
+            return False
+        rest = line[:start] + b"null" + line[end:]
+        if any(rest.count(name) > 1 for name in fields.quoted):
+            return False
+        record = _parsed(rest)
+        # Only if the key stood at the top is the record's own field gone.
+        if record.get(fields.instances, rest) is not None:
+            return False
+        self._add_rest(record, n_rows)
+        self._n_values += n_rows * width
+        return True
+
+    def _add_rows(self, rows: list[Any]) -> None:
+        width = self.asked.scan.n_features
+        # Takes floats from lists twice as fast as NumPy, and refuses text and null.
+        values = array("d")
+        try:
+            for row in rows:
+                values.fromlist(row)
+        except (TypeError, OverflowError):
+            raise self._wrong_row(rows) from None
+        if any(len(row) != width for row in rows):
+            at = next(i for i, row in enumerate(rows) if len(row) != width)
+            raise Line(f"row {at} has {len(rows[at])} values, expected {width}")
+        stop = self._n_values + len(values)
+        self._values[self._n_values : stop] = values
+        self._n_values = stop
+
+    def _row_at(self, place: int) -> int:
+        return place // self.asked.scan.n_features
+
+    @property
+    def _found(self) -> NDArray[np.float64]:
+        return self._values[: self._n_values]
+
+    def _rows(self) -> NDArray[Any]:
+        return self._found.astype(np.float32).reshape(-1, self.asked.scan.n_features)
+
+
+class SparseBags(Bags):
+    """Bags of sparse rows."""
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(asked)
-        self._columns = array("q")
+        self._columns, self._values = array("q"), array("d")
         self._row_sizes: list[int] = []
 
     def _add_rows(self, rows: list[Any]) -> None:
@@ -517,11 +586,15 @@ class SparseBags(DenseBags):
     def _row_at(self, place: int) -> int:
         return int(np.searchsorted(from_sizes(self._row_sizes), place, "right")) - 1
 
+    @property
+    def _found(self) -> NDArray[np.float64]:
+        return np.frombuffer(self._values)
+
     def _rows(self) -> SparseRows:
         return SparseRows(
             from_sizes(self._row_sizes),
             np.frombuffer(self._columns, np.int64).astype(np.uint32),
-            np.frombuffer(self._values).astype(np.float32),
+            self._found.astype(np.float32),
             self.asked.scan.n_features,
         )
 
