@@ -54,7 +54,8 @@ def made_model(shape: tuple[int, ...]) -> Model:
         lift=LiftArrays(
             np.zeros(d - 1), np.ones(d - 1), 0, 0, np.zeros((d - 1, 0)), np.zeros(0), 0
         ),
-        rule=LabelRule(min_labels=1),
+        # Two labels a bag, as is usual: weights at random would predict every other one.
+        rule=LabelRule(name="top-r", r=2),
     )
 
 

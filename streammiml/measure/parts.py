@@ -18,8 +18,8 @@ from streammiml.scoring import Scorer
 
 PART_BYTES = 128 << 20
 """Bags and predictions of a part, at most, about."""
-LEAST_PART_BYTES = 1 << 20
-N_PARTS = 64
+LEAST_PART_BYTES = 8 << 20
+N_PARTS = 32
 """Parts that a store is cut into unless they would be smaller or larger than that."""
 GROUP_BYTES = 4 << 20
 """Predictions of a row group or of a chunk, about: what a task holds beside the bags it reads."""
