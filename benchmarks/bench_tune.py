@@ -1,0 +1,98 @@
+"""Early discarding against the full grid, and two processes against one, on real sets.
+
+The sets are found in the folder that STREAMMIML_DATA names; without it there are no cases but the
+smoke's. STREAMMIML_BENCH_GRID ("small") may be "paper", which takes hours.
+
+``loss_above_best`` is the ranking loss of the winner found by early discarding, as the full grid
+measured it on all folds, above the lowest one there. ``share_of_steps`` compares steps done.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.io import loadmat
+
+from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec
+from streammiml.bags.store import Bags
+from streammiml.bags.writer import BagWriter
+from streammiml.config import TrainConfig
+from streammiml.search.tune import tune
+
+
+def scene(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
+    found = loadmat(folder / "scene" / "miml-image-data.mat")
+    return list(found["bags"].ravel()), found["targets"].T > 0
+
+
+def msrcv2(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
+    found = loadmat(folder / "msrcv2" / "MSCV2.mat")
+    return list(found["Bags"].ravel()), found["Y"] > 0
+
+
+def made() -> tuple[list[np.ndarray], np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(3, 5)) for _ in range(60)], rng.random((60, 4)) < 0.4
+
+
+def stored(path: Path, bags: list[np.ndarray], truth: np.ndarray) -> Bags:
+    labels = [np.flatnonzero(row) for row in truth]
+    block = BagBlock.from_bags([bag.astype(np.float32) for bag in bags], labels)
+    spec = StoreSpec(n_features=block.n_features, n_labels=truth.shape[1])
+    with BagWriter.begin(path, spec) as writer:
+        writer.write_part(0, block)
+        return writer.finish(1)
+
+
+def compared(name: str, store: Bags, config: TrainConfig, grid: Any) -> Iterator[dict[str, Any]]:
+    case = {"set": name, "grid": grid if isinstance(grid, str) else "smoke"}
+    with tempfile.TemporaryDirectory() as name:
+        folder, seconds = Path(name), {}
+
+        def run(what: str, **options: Any) -> dict[str, Any]:
+            begun = time.perf_counter()
+            found = tune(store, folder / what, config, grid=grid, **options)
+            seconds[what] = time.perf_counter() - begun
+            return found
+
+        early, full = run("early", workers=2), run("full", workers=2, halving=False)
+        losses = {row["setting"]: row["ranking_loss"] for row in full["table"]}
+        winner = losses[early["table"][0]["setting"]]
+        yield {
+            "case": case,
+            "settings": full["n_settings"],
+            "ranking_loss": round(full["ranking_loss"], 4),
+            "loss_above_best": round(winner - full["ranking_loss"], 4),
+            "share_of_steps": round(early["steps"] / full["steps"], 3),
+            "share_of_time": round(seconds["early"] / seconds["full"], 3),
+            "seconds": round(seconds["early"], 1),
+        }
+        run("one", workers=1)
+        ratio = round(seconds["one"] / seconds["early"], 2)
+        yield {"case": case, "two_processes_over_one": ratio}
+
+
+def cases(smoke: bool) -> Iterator[dict[str, Any]]:
+    data = os.environ.get("STREAMMIML_DATA")
+    if smoke:
+        sets = {"made": made}
+    else:
+        sets = {"scene": lambda: scene(Path(data)), "msrcv2": lambda: msrcv2(Path(data))}
+        sets = sets if data else {}
+    for name, read in sets.items():
+        with tempfile.TemporaryDirectory() as folder:
+            store = stored(Path(folder) / "x.zarr", *read())
+            config = TrainConfig(max_steps=200, validation=0.2) if smoke else TrainConfig()
+            grid = {"step_size": [0.01, 0.02, 0.1]} if smoke else _grid()
+            yield from compared(name, store, config, grid)
+
+
+def _grid() -> str:
+    return os.environ.get("STREAMMIML_BENCH_GRID", "small")
