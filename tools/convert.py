@@ -56,6 +56,8 @@ from streammiml_tools.stages import (
 )
 
 TWICE = "bag ids come twice"
+SAID_BYTES = 16 << 20
+"""What is held whole is told beforehand from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def _ignore(line: str) -> None:
 
 def _warnings(plan: Plan, found: Sources) -> Iterator[str]:
     """What a user may not expect."""
-    if plan.scan.holds_bytes:
+    if plan.scan.holds_bytes > SAID_BYTES:
         yield f"{found.paths[0]} is held whole: {format_size(plan.scan.holds_bytes)}"
     for path in found.left_out[:10]:
         yield f"{path} is left out: of no known format"

@@ -599,7 +599,8 @@ def test_verb__says_what_it_made_and_left_out(source, tmp_path, capsys):
     assert re.search(r"\d+ bags had none of the wanted labels", out)
 
 
-def test_verb__says_beforehand_what_is_not_expected(tmp_path, capsys):
+def test_verb__says_beforehand_what_is_not_expected(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(module, "SAID_BYTES", -1)
     (tmp_path / "folder").mkdir()
     save_npz(tmp_path / "folder" / "data.npz", made_block(40))
     (tmp_path / "folder" / "README.md").write_text("words")
@@ -607,6 +608,7 @@ def test_verb__says_beforehand_what_is_not_expected(tmp_path, capsys):
     stop_at_once(tmp_path / "folder", out)
     assert run(["convert", str(tmp_path / "folder"), str(out)]) == 0
     err = said(capsys)[1]
+    assert re.search(r"data\.npz is held whole: 0 B", err)
     assert re.search(r"README\.md is left out: of no known format", err)
     assert re.search(r"going on with what was written to .*out\.zarr before", err)
 
