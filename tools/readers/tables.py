@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from streammiml.config import format_size
 from streammiml_tools.readers.base import SourceError
+from streammiml_tools.readers.ipc_messages import Message, NoMessages, messages
 
 PARQUET, IPC, STREAM, FEATHER1 = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 BATCH_BYTES = 8 << 20
@@ -74,14 +75,33 @@ def _open_table(path: str, _changed: int, size: int) -> Table:
         kind = _kind(path)
         if kind == "parquet":
             return _open_parquet(path)
+        opened = pa.ipc.open_stream if kind == "stream" else pa.ipc.open_file
+        with pa.OSFile(path) as file, opened(file) as reader:
+            schema = reader.schema
+            n_groups = 1 if kind == "stream" else reader.num_record_batches
+        found = _messages(path, size, 0 if kind == "stream" else len(IPC) + 2)
         if kind == "stream":
-            with pa.OSFile(path) as file, pa.ipc.open_stream(file) as reader:
-                return Table(path, kind, reader.schema, (size,), None)
-        with pa.OSFile(path) as file, pa.ipc.open_file(file) as reader:
-            n_groups = reader.num_record_batches
-            # Batches tell their size only when read; writers make all but the last one alike.
-            each = [size // n_groups] * n_groups if n_groups else []
-            return Table(path, kind, reader.schema, tuple(each), None)
+            # Read from front to end, whatever its batches.
+            n_records = None if found is None else (sum(each.n_records for each in found),)
+            return Table(path, kind, schema, (size,), n_records)
+        if found is None or len(found) != n_groups:
+            return Table(path, kind, schema, (size // max(1, n_groups),) * n_groups, None)
+        sizes = tuple(each.in_memory for each in found)
+        return Table(path, kind, schema, sizes, tuple(each.n_records for each in found))
+
+
+def _messages(path: str, size: int, start: int) -> list[Message] | None:
+    """Batches of a file, none of which becomes enormous; None if its layout is not known."""
+    found: list[Message] = []
+    with Path(path).open("rb") as file:
+        file.seek(start)
+        try:
+            for number, message in enumerate(messages(file, size)):
+                _refuse_enormous(path, f"batch {number}", message.on_disk, message.in_memory)
+                found += [message] if message.is_records else []
+        except NoMessages:
+            return None
+    return found
 
 
 def _kind(path: str) -> str:
@@ -127,10 +147,14 @@ def _refuse_bomb(path: str, number: int, group: Any) -> None:
     # Four bytes a value, the least a feature takes in memory; lists may hide many in one record.
     n_bytes = 4 * sum(chunk.num_values for chunk in chunks)
     on_disk = sum(chunk.total_compressed_size for chunk in chunks)
-    if n_bytes > max(BOMB_BYTES, BOMB_RATIO * on_disk):
+    _refuse_enormous(path, f"row group {number}", on_disk, n_bytes)
+
+
+def _refuse_enormous(path: str, which: str, on_disk: int, in_memory: int) -> None:
+    if in_memory > max(BOMB_BYTES, BOMB_RATIO * on_disk):
         raise SourceError(
-            f"{path}, row group {number}: {format_size(on_disk)} would become "
-            f"{format_size(n_bytes)} in memory; write it anew in smaller row groups"
+            f"{path}, {which}: {format_size(on_disk)} would become {format_size(in_memory)} in "
+            "memory; write it anew in smaller groups"
         )
 
 

@@ -1,5 +1,6 @@
 """Parquet, Arrow IPC files and streams, Feather: long and nested."""
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from streammiml.bags.block import BagBlock, SparseRows
 from streammiml_tools.readers import tables
 from streammiml_tools.readers.arrow import READER
 from streammiml_tools.readers.base import SourceError
+from streammiml_tools.readers.ipc_messages import NoMessages, messages
 from tests.stores import assert_same, scratch
 from tests.strategies import blocks
 from tests.tools.readers.foreign import read_all
@@ -242,7 +244,7 @@ def test_arrow__several_files_follow_each_other(tmp_path):
     ]
     scan, block = read_all(READER, paths)
     assert_same(block, WANT)
-    assert scan.n_bags is None
+    assert scan.n_bags == 3
 
 
 def test_arrow__a_bag_without_rows_is_left_to_the_store(tmp_path):
@@ -418,20 +420,75 @@ def test_arrow__other_files_are_refused(tmp_path):
         read_all(READER, tmp_path / "a.feather")
 
 
-def test_arrow__a_small_file_that_would_become_enormous_is_refused(tmp_path):
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_arrow__a_small_file_that_would_become_enormous_is_refused(tmp_path, suffix):
     """Four million zeros in one record, of a few hundred bytes on disk."""
-    path = tmp_path / "bomb.parquet"
-    values = pa.array(np.zeros(1 << 22, np.int8))
+    path = tmp_path / f"bomb{suffix}"
+    values = pa.array(np.zeros(1 << 22, np.float32))
     rows = pa.FixedSizeListArray.from_arrays(values, 1 << 20)
     bag = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     table = pa.table({"instances": bag, "labels": [[0]]})
-    pq.write_table(table, path, compression="zstd")
-    assert path.stat().st_size < 100_000
+    if suffix == ".parquet":
+        pq.write_table(table, path, compression="zstd")
+    elif suffix == ".feather":
+        pyarrow.feather.write_feather(table, path, compression="zstd")
+    else:
+        new = pa.ipc.new_file if suffix == ".ipc" else pa.ipc.new_stream
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=options) as writer:
+            writer.write_table(table)
+    assert path.stat().st_size < 10_000
     with (
         mock.patch.object(tables, "BOMB_BYTES", 8 << 20),
-        pytest.raises(SourceError, match=r"row group 0: .* B would become 16 MiB in memory; wr"),
+        pytest.raises(
+            SourceError, match=r"(row group|batch) 0: .*B would become 16 MiB in memory;"
+        ),
     ):
         read_all(READER, path)
+    assert read_all(READER, path)[1].n_rows == 4
+
+
+@given(
+    sizes=st.lists(st.integers(0, 50), max_size=5),
+    compression=st.sampled_from([None, "lz4", "zstd"]),
+    is_file=st.booleans(),
+)
+def test_arrow__messages_tell_their_records_and_bytes(sizes, compression, is_file):
+    coded = pa.array(["a", "b"]).dictionary_encode()
+    batches = []
+    for size in sizes:
+        texts = pa.DictionaryArray.from_arrays(
+            np.arange(size, dtype=np.int32) % 2, coded.dictionary
+        )
+        batches.append(pa.record_batch({"x": np.arange(size) % 3, "y": texts}))
+    schema = pa.schema({"x": pa.int64(), "y": coded.type})
+    sink = pa.BufferOutputStream()
+    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
+    with new(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    raw = sink.getvalue().to_pybytes()
+    file = io.BytesIO(raw)
+    file.seek(8 if is_file else 0)
+    found = [each for each in messages(file, len(raw)) if each.is_records]
+    assert [each.n_records for each in found] == sizes
+    # Eight bytes and four a record, and what aligns buffers.
+    assert all(0 <= each.in_memory - 12 * each.n_records <= 256 for each in found)
+
+
+@given(st.binary(max_size=200), st.integers(0, 10**6))
+def test_arrow__messages_of_anything_end_in_a_refusal(noise, at):
+    sink = pa.BufferOutputStream()
+    table = pa.table(NESTED)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    raw = bytearray(sink.getvalue().to_pybytes())
+    raw[at % len(raw) : at % len(raw) + len(noise)] = noise
+    try:
+        found = list(messages(io.BytesIO(raw), len(raw)))
+    except NoMessages:
+        return
+    assert all(each.on_disk <= len(raw) for each in found)
 
 
 def test_arrow__rows_may_be_wider_than_a_batch(tmp_path):
