@@ -17,11 +17,11 @@ from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
 from streammiml.kernel.score import score_block
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
+from streammiml.learn.prepare import Prepared, prepare
 from streammiml.learn.scaler import ScalerFit
 from streammiml.learn.start import check_follows, settings_from
 from streammiml.learn.state import State, new_state
 from streammiml.learn.sweeping import Sweeper
-from streammiml.learn.trainer import Prepared, prepare
 from streammiml.model import Model
 from streammiml.scoring import kernel_block
 

@@ -32,6 +32,10 @@ class Progress:
     """Whether the history gets a line for it."""
     epochs: int
     """After which it ends."""
+    mixing: str
+    """What is mixed, and the variance inflation that it leaves at worst."""
+    stopped_early: bool
+    """Whether patience has run out."""
     done: float
     """Share of the way to the last epoch or step, unless it stops early."""
     seconds_left: float | None
@@ -41,5 +45,5 @@ class Progress:
 
     def line(self) -> dict[str, Any]:
         """What the history keeps."""
-        live = ("is_line", "epochs", "done", "seconds_left", "total")
+        live = ("is_line", "epochs", "mixing", "stopped_early", "done", "seconds_left", "total")
         return {name: value for name, value in asdict(self).items() if name not in live}

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import SparseRows
 from streammiml.bags.store import Bags, open_store
-from streammiml.blocks.budget import Budget, fit, stretches
 from streammiml.blocks.plan import permuted
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
@@ -26,7 +25,7 @@ from streammiml.kernel.score import Weights
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.clock import CHECKPOINTS, KERNEL, VALIDATION, Clock, Work
-from streammiml.learn.holdout import Holdout
+from streammiml.learn.prepare import mixing_in_words, prepare
 from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS, PLACES, SETTINGS, RunFolder
 from streammiml.learn.scaler import Fit, ScalerFit, needs_rows
@@ -36,17 +35,9 @@ from streammiml.learn.state import (
     load_checkpoint,
     new_state,
     save_checkpoint,
-    state_bytes,
     tally_of,
 )
 from streammiml.learn.sweeping import Sweeper
-from streammiml.learn.validation import (
-    Validation,
-    lifted_bytes,
-    open_validation,
-    steps_between_looks,
-)
-from streammiml.learn.weighting import Visits, visits_of
 from streammiml.model import LabelRule, LiftArrays, Model
 
 
@@ -100,49 +91,6 @@ def train(
     folder = RunFolder(Path(run), resume=resume or extend > 0) if run is not None else None
     with folder or nullcontext():
         return _Training(store, config, folder, watch).run(extend, start)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What a run will do, before the first row is read."""
-
-    budget: Budget
-    visits: Visits
-    """Bags of an epoch, but for those held out."""
-    looks: Validation | None
-    """What early stopping looks at."""
-    every: int
-    """Steps between two lines of the history, and two looks."""
-
-
-def prepare(store: Bags, config: TrainConfig) -> Prepared:
-    """Plan, memory and bags held out; refuses what cannot be trained on or does not fit."""
-    if store.n_bags == 0:
-        raise StreammimlError(f"{store.name} has no bags to learn from")
-    if store.n_labels < 1 or store.n_label_entries == 0:
-        raise StreammimlError(f"{store.name} has no labels to learn from: no bag carries one")
-    lift = LiftSpec.parse(config.lift)
-    n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
-    share = config.validation if config.validation_store is None else 0.0
-    holdout = Holdout.of(share, store.n_bags)
-    looks = open_validation(config, store, holdout)
-    held_out, kept, lifted = looks.sizes(n_lifted) if looks is not None else (0, 0, 0)
-    visits = visits_of(store, config.weights, holdout, config.seed)
-    for part in stretches(store):
-        lifted = max(lifted, int(lifted_bytes(store, *part, n_lifted).max()))
-    fixed = {
-        "weights": state_bytes(config, n_lifted, store.n_labels),
-        # The frequencies, and the numbers from which they are made.
-        "lift": 2 * 4 * store.n_features * lift.n_fourier,
-        "lifted bag": lifted * config.threads,
-        "validation": kept,
-    }
-    return Prepared(
-        budget=fit(visits.listed, config, fixed),
-        visits=visits,
-        looks=looks,
-        every=steps_between_looks(config, store, n_lifted, held_out),
-    )
 
 
 class _Training:
@@ -205,6 +153,7 @@ class _Training:
                 save_checkpoint(folder.checkpoints, self._state, self._key())
         del found, start
         self._clock, self._noted = Clock(), Work()
+        self._mixing = mixing_in_words(self._plan)
         self._before, self._done_before = self._state.at.seconds, self._share_done()
         with self._listening():
             self._loop()
@@ -349,6 +298,7 @@ class _Training:
             self._state.lift,
         )
         self._tally = tally_of(at)
+        self._watch(self._progress(None, is_line=False))
         if at.step == 0 and self._start_fingerprint is not None:
             at.history_bytes = self._note(self._look())
         with (
@@ -506,6 +456,8 @@ class _Training:
             best_loss=at.best_loss,
             is_line=is_line,
             epochs=self._config.epochs,
+            mixing=self._mixing,
+            stopped_early=self._stopped_early(),
             done=self._share_done(),
             seconds_left=self._seconds_left(now),
             total={**now.times(), "all": now.seconds},

@@ -42,7 +42,9 @@ class Show:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show a moment, unless the last one was just now."""
+        """Show a moment, unless the last one was just now; before the first, how bags are mixed."""
+        if self._last is None:
+            self._console.print(progress.mixing, soft_wrap=True)
         self._last = progress
         if progress.validation_loss is not None:
             self._loss = progress.validation_loss
@@ -72,15 +74,17 @@ class Show:
             words.append(f"{spoken(progress.seconds_left)} left")
         return words
 
-    def summary(self) -> str:
-        """Where the time went, as shares of all of it."""
+    def summary(self) -> list[str]:
+        """Why it ended, if early, and where the time went, as shares of all of it."""
         if self._last is None:
-            return ""
+            return []
         total = self._last.total
+        early = "stopped early: no lower ranking loss for as many looks as --patience says; "
+        lines = [early + "--extend goes on"] if self._last.stopped_early else []
         parts = [
             f"{name} {seconds / max(total['all'], 1e-9):.0%}" for name, seconds in total.items()
         ]
-        return f"time: {spoken(total['all'])}; " + ", ".join(parts[:-1])
+        return [*lines, f"time: {spoken(total['all'])}; " + ", ".join(parts[:-1])]
 
 
 def spoken(seconds: float) -> str:

@@ -92,8 +92,8 @@ def train(
     except Stopped as stop:
         print(f"streammiml: {stop}; the same command with --resume goes on", file=sys.stderr)
         return 128 + stop.number
-    if show.summary():
-        print(show.summary(), file=sys.stderr)
+    for line in show.summary():
+        print(line, file=sys.stderr)
     if json:
         print(dumps({"run": run, **model.provenance}))
     else:

@@ -19,7 +19,8 @@ def moment(**changes):
         "epoch": 3, "step": 12_345, "seconds": 9.0, "steps_per_second": 1000.0,
         "rows_per_second": 9000.0, "mb_per_second": 42.0, "loss": 0.7, "share_of_violations": 0.25,
         "time": {"kernel": 1.0}, "validation_loss": 0.0625, "best_loss": 0.05, "is_line": True,
-        "epochs": 10, "done": 0.3, "seconds_left": 3600.0 * 4,
+        "epochs": 10, "mixing": "bags are mixed", "stopped_early": False, "done": 0.3,
+        "seconds_left": 3600.0 * 4,
         "total": {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0, "all": 10},
     }  # fmt: skip
     return Progress(**{**usual, **changes})
@@ -32,17 +33,22 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
         show(moment(step=13_000, validation_loss=None, done=1.0))
     lines = capsys.readouterr().err.splitlines()
     words = r"epoch 3/10, step 12,345, 1,000 steps/s, 42 MB/s, \S+ \S+ held, violations 0\.25, "
-    assert re.fullmatch(words + r"ranking loss 0\.0625, 4\.0 h left", lines[0])
+    assert re.fullmatch(words + r"ranking loss 0\.0625, 4\.0 h left", lines[1])
+    assert lines[0] == "bags are mixed"
     # What was shown just now is not shown again; a line of the history always is.
-    assert len(lines) == 2
-    assert lines[1].startswith("epoch 3/10, step 13,000")
-    assert "left" not in lines[1]
-    assert "ranking loss 0.0625" in lines[1]
-    assert show.summary() == "time: 10 s; kernel 60%, reading 10%, validation 20%, checkpoints 0%"
+    assert len(lines) == 3
+    assert lines[2].startswith("epoch 3/10, step 13,000")
+    assert "left" not in lines[2]
+    assert "ranking loss 0.0625" in lines[2]
+    spent = "time: 10 s; kernel 60%, reading 10%, validation 20%, checkpoints 0%"
+    assert show.summary() == [spent]
+    show(moment(stopped_early=True))
+    early = "stopped early: no lower ranking loss for as many looks as --patience says; "
+    assert show.summary() == [early + "--extend goes on", spent]
 
 
 def test_show__that_has_seen_nothing_has_nothing_to_sum_up():
-    assert Show().summary() == ""
+    assert Show().summary() == []
 
 
 @pytest.mark.parametrize(
@@ -85,6 +91,7 @@ def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
     os.close(ours)
     assert process.returncode == 0, shown
     text = shown.decode()
+    assert "bags are drawn from" in text
     assert text.count("ranking loss") >= 3
     assert re.search(r"epoch \d+/20, step [\d,]+, [\d,]+ steps/s, .* held, violations", text)
     # Erased before each is written anew, so that lines do not pile up.

@@ -332,6 +332,24 @@ def test_train__says_at_the_end_where_the_time_went(store, tmp_path, capsys):
     assert re.search(words, said(capsys)[1].splitlines()[-1])
 
 
+def test_train__states_how_bags_are_mixed_before_the_first_step(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run"), *QUICK, "--block-bags=8", "--mix-blocks=6"]
+    assert run(words) == 0
+    first = said(capsys)[1].splitlines()[0]
+    shown = r"bags are drawn from 6 of 38 blocks of 8: label counts vary (\d\.\d\d) times as in a"
+    assert float(re.match(shown, first)[1]) > 2
+    words = ["train", store, str(tmp_path / "full"), *QUICK, "--order=full"]
+    assert run(words) == 0
+    assert "bags are drawn from all 300" in said(capsys)[1].splitlines()[0]
+
+
+def test_train__that_stops_early_says_so_and_how_to_go_on(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run"), "--shared-dim=8", "--validate-every=20"]
+    assert run([*words, "--patience=1", "--epochs=50"]) == 0
+    assert "stopped early: no lower ranking loss for" in said(capsys)[1]
+    assert run([*words, "--extend=1"]) == 0
+
+
 def test_tensorboard__leaves_event_files(store, tmp_path):
     words = ["train", store, str(tmp_path / "run"), *QUICK, f"--tensorboard={tmp_path / 'events'}"]
     assert run(words) == 0

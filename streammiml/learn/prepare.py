@@ -1,0 +1,73 @@
+"""What a run will do and hold, worked out before the first row is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streammiml.bags.store import Bags
+from streammiml.blocks.budget import Budget, fit, stretches
+from streammiml.blocks.plan import Plan
+from streammiml.config import LiftSpec, TrainConfig
+from streammiml.errors import StreammimlError
+from streammiml.learn.holdout import Holdout
+from streammiml.learn.state import state_bytes
+from streammiml.learn.validation import (
+    Validation,
+    lifted_bytes,
+    open_validation,
+    steps_between_looks,
+)
+from streammiml.learn.weighting import Visits, visits_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What a run will do, before the first row is read."""
+
+    budget: Budget
+    visits: Visits
+    """Bags of an epoch, but for those held out."""
+    looks: Validation | None
+    """What early stopping looks at."""
+    every: int
+    """Steps between two lines of the history, and two looks."""
+
+
+def prepare(store: Bags, config: TrainConfig) -> Prepared:
+    """Plan, memory and bags held out; refuses what cannot be trained on or does not fit."""
+    if store.n_bags == 0:
+        raise StreammimlError(f"{store.name} has no bags to learn from")
+    if store.n_labels < 1 or store.n_label_entries == 0:
+        raise StreammimlError(f"{store.name} has no labels to learn from: no bag carries one")
+    lift = LiftSpec.parse(config.lift)
+    n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
+    share = config.validation if config.validation_store is None else 0.0
+    holdout = Holdout.of(share, store.n_bags)
+    looks = open_validation(config, store, holdout)
+    held_out, kept, lifted = looks.sizes(n_lifted) if looks is not None else (0, 0, 0)
+    visits = visits_of(store, config.weights, holdout, config.seed)
+    for part in stretches(store):
+        lifted = max(lifted, int(lifted_bytes(store, *part, n_lifted).max()))
+    fixed = {
+        "weights": state_bytes(config, n_lifted, store.n_labels),
+        # The frequencies, and the numbers from which they are made.
+        "lift": 2 * 4 * store.n_features * lift.n_fourier,
+        "lifted bag": lifted * config.threads,
+        "validation": kept,
+    }
+    return Prepared(
+        budget=fit(visits.listed, config, fixed),
+        visits=visits,
+        looks=looks,
+        every=steps_between_looks(config, store, n_lifted, held_out),
+    )
+
+
+def mixing_in_words(plan: Plan) -> str:
+    """What is mixed, in words."""
+    if plan.order != "blocks":
+        return f"bags are drawn from all {plan.n_bags:,}"
+    return (
+        f"bags are drawn from {plan.window:,} of {plan.n_blocks:,} blocks of {plan.block_bags}: "
+        f"label counts vary {plan.vif:.2f} times as in a full shuffle if the store is sorted"
+    )
