@@ -124,8 +124,9 @@ def first_steps(path: Path) -> dict:
     class Enough(Exception):
         pass
 
-    def stop(_: Progress) -> None:
-        raise Enough
+    def stop(progress: Progress) -> None:
+        if progress.step:
+            raise Enough
 
     begin = time.perf_counter()
     with suppress(Enough):
