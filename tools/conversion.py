@@ -306,10 +306,19 @@ class Work:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            self._lock.release()
+        # Removed before it is let go of: afterwards it may be somebody else's.
         if not any(path.name != "lock" for path in self.folder.glob("*")):
             self.remove()
+        if self._lock is not None:
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Take away what a conversion left that was killed while it cleaned up."""
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
 
     def remove(self) -> None:
         """Take everything away that is not the store."""

@@ -159,8 +159,8 @@ def convert(
             facts = engine.run()
         except SourceError as error:
             # What is in the source can only be put right by another source, or other options. A
-            # disk that fails may work again.
-            if not isinstance(error.__cause__, OSError):
+            # disk that fails may work again; whether it was one, workers do not tell.
+            if pool is None and not isinstance(error.__cause__, OSError):
                 work.remove()
             raise
         change = change_of(noted, noted_of(found.paths))
@@ -209,6 +209,7 @@ def planned(
     refuse_existing(plan.targets)
     check_disk(plan)
     try:
+        work.clear()
         plan.save(noted)
     except OSError as error:
         raise StoreError(f"{destination} cannot be written: {error.strerror}") from error

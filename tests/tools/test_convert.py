@@ -543,6 +543,16 @@ def test_convert__refuses_a_damaged_plan_and_one_of_another_version(source, tmp_
         convert(source, out, options=SMALL)
 
 
+def test_convert__does_not_take_leftovers_for_its_own(source, tmp_path):
+    out, other = tmp_path / "out.zarr", tmp_path / "other.npz"
+    stop_at_once(source, out)
+    # As if killed while it cleaned up: the plan goes first.
+    (work_folder(str(out)) / "plan.json").unlink()
+    save_npz(other, made_block(40, seed=9))
+    want = convert(other, tmp_path / "want.zarr").store.fingerprint
+    assert convert(other, out, options=SMALL).store.fingerprint == want
+
+
 def test_convert__of_two_processes_at_once__is_refused(source, tmp_path):
     with (
         module.Work(str(tmp_path / "out.zarr")),
