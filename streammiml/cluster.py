@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from itertools import islice
+from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,6 +31,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CONNECT_SECONDS = 10
+# Between looks at whether a cluster still lives, and how long it may be without workers.
+LOOK_SECONDS = 5
+LOST_SECONDS = 30
 # Tasks of a window a thread: its end, where some threads wait, is then a small part of it.
 WINDOW_OF_THREADS = 32
 # Tasks sent ahead of the oldest unfinished one a thread of a cluster: none of them idles.
@@ -249,15 +253,16 @@ class ClusterPool(Pool):
                     return
                 waiting = [future for future in ahead if not future.done()]
                 if waiting and not ahead[0].done():
-                    with self._client.as_current():
-                        self._distributed.wait(waiting, return_when="FIRST_COMPLETED")
+                    self._wait(waiting)
                 for future in ahead:
                     if future.status == "finished" and future.key not in known:
                         known[future.key] = future.result()
                         seen(known[future.key])
                 while ahead and ahead[0].key in known:
                     yield known.pop(ahead.popleft().key)
-                if ahead and ahead[0].status in ("error", "cancelled", "lost"):
+                if ahead and ahead[0].status in ("cancelled", "lost"):
+                    raise self._gone("the Dask scheduler is gone")
+                if ahead and ahead[0].status == "error":
                     ahead[0].result()
         except self._distributed.KilledWorker as error:
             raise StreammimlError(
@@ -267,6 +272,36 @@ class ClusterPool(Pool):
             ) from error
         finally:
             self._client.cancel(list(ahead))
+
+    def _wait(self, futures: list[Any]) -> None:
+        """Wait for one of them; a cluster of which nothing is left is an error, not a hang."""
+        lost_at: float | None = None
+        while True:
+            try:
+                with self._client.as_current():
+                    self._distributed.wait(
+                        futures, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
+                    )
+                return
+            except TimeoutError:
+                pass
+            except self._distributed.CancelledError:
+                raise self._gone("the Dask scheduler is gone") from None
+            if self._client.status != "running":
+                raise self._gone("the Dask scheduler is gone")
+            try:
+                alive = bool(self._client.nthreads())
+            except OSError:
+                raise self._gone("the Dask scheduler is gone") from None
+            lost_at = None if alive else lost_at or monotonic()
+            if lost_at is not None and monotonic() - lost_at > LOST_SECONDS:
+                raise self._gone("all workers of the Dask scheduler are gone")
+
+    @staticmethod
+    def _gone(what: str) -> StreammimlError:
+        return StreammimlError(
+            f"{what}; start it again, and run the same command: finished parts are kept"
+        )
 
     def __exit__(
         self,

@@ -8,7 +8,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def outside_cluster(n_workers):
-    """A scheduler and its workers, each a process that we did not fork from."""
+    """The address of a scheduler, and its workers; each a process that we did not fork from."""
+    with outside_processes(n_workers) as (address, _, workers):
+        yield address, workers
+
+
+@contextmanager
+def outside_processes(n_workers):
+    """The address of a scheduler, its process, and those of its workers."""
     dask = [sys.executable, "-m", "dask"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     head = subprocess.Popen(
@@ -24,7 +31,7 @@ def outside_cluster(n_workers):
         words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard"]
         quiet["stderr"] = subprocess.DEVNULL
         started += [subprocess.Popen([*words, "--no-nanny"], **quiet) for _ in range(n_workers)]
-        yield found[1], started[1:]
+        yield found[1], head, started[1:]
     finally:
         for process in started:
             process.kill()

@@ -8,7 +8,7 @@ import pytest
 from streammiml import cluster
 from streammiml.cluster import open_pool
 from streammiml.errors import StreammimlError
-from tests.clusters import outside_cluster
+from tests.clusters import outside_cluster, outside_processes
 
 
 def square(item, shared):
@@ -120,3 +120,26 @@ def test_outside_cluster__without_workers_is_told(monkeypatch):
         message = f"^the Dask scheduler at {address} has no workers; start some with dask worker"
         with pytest.raises(StreammimlError, match=message):
             open_pool(scheduler=address)
+
+
+@pytest.mark.slow
+def test_outside_cluster__of_which_no_worker_is_left_is_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 2)
+    with outside_cluster(1) as (address, workers), open_pool(scheduler=address) as pool:
+        results = pool.map(nap, range(40), pool.share(0.05))
+        next(results)
+        workers[0].kill()
+        with pytest.raises(StreammimlError, match=r"^all workers of the Dask scheduler are gone;"):
+            list(results)
+
+
+@pytest.mark.slow
+def test_outside_cluster__whose_scheduler_is_gone_is_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    with outside_processes(1) as (address, head, _), open_pool(scheduler=address) as pool:
+        results = pool.map(nap, range(400), pool.share(0.05))
+        next(results)
+        head.kill()
+        with pytest.raises(StreammimlError, match=r"^the Dask scheduler is gone; start it again,"):
+            list(results)

@@ -4,6 +4,7 @@ import re
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -353,6 +354,18 @@ def test_predict__bags_in_memory_as_a_store_of_them(one, tmp_path):
             assert found.labels[bag].tolist() == row["labels"]
             assert found.key_instances[bag].tolist() == row["key_instances"]
             assert found.subconcepts[bag].tolist() == row["subconcepts"]
+
+
+def test_predict__from_four_threads_and_after_a_fork():
+    block = made_block(N_BAGS)
+    want = predict(MODEL, block).scores
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: predict(MODEL, block).scores, range(40)):
+            assert found.tobytes() == want.tobytes()
+    child = os.fork()
+    if not child:
+        os._exit(int(predict(MODEL, block).scores.tobytes() != want.tobytes()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_predict__no_bags_in_memory():
