@@ -49,8 +49,8 @@ def test_tune__discards_settings_and_writes_a_table_and_the_winner(found):
     assert best["ranking_loss"] <= said["table"][1]["ranking_loss"]
     assert (best["folds"], best["max_steps"]) == (3, 240)
     assert best["standard_error"] > 0
-    assert {row["max_steps"] for row in said["table"][2:]} == {40}
-    assert said["steps"] <= 6 * 40 + 2 * 240 + 2 * 2 * 240
+    assert {row["max_steps"] for row in said["table"][2:]} == {10}
+    assert said["steps"] <= 6 * 10 + 2 * 30 + 2 * 240 + 2 * 2 * 240
     assert said["share_of_grid"] == said["steps"] / (6 * 3 * 240)
     assert json.loads((run / "table.json").read_text()) == said
     assert pq.read_table(run / "table.parquet").to_pylist() == said["table"]

@@ -31,7 +31,7 @@ def test_tune__prints_a_table_and_writes_settings_that_train_takes(store, tmp_pa
     assert re.search(r"^ *subconcepts +step_size +folds +ranking loss", text, re.M)
     assert re.search(r"^ +\d +0\.\d+ +3 +0\.\d{4} ± 0\.\d{4} +0\.\d{4} +0\.\d{4}", text, re.M)
     assert re.search(r"^[\d,]+ steps, \d+% of what the full grid may take$", text, re.M)
-    assert "rung 3 of 3: 4 of 4 trials, best ranking loss" in err
+    assert "rung 4 of 4: 4 of 4 trials, best ranking loss" in err
     assert (out / "winner" / "model.safetensors").exists()
     assert run(words(store, out, tmp_path, "--workers", "1", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["n_settings"] == 4
