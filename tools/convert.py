@@ -573,16 +573,20 @@ def convert_verb(
         print(json_format.dumps(said) if json else "\n".join(_dry_lines(said)))
         return
     with Show() as show:
-        done = convert(
-            sources,
-            store,
-            settings,
-            options,
-            workers=workers,
-            scheduler=scheduler,
-            watch=show,
-            say=show.say,
-        )
+        try:
+            done = convert(
+                sources,
+                store,
+                settings,
+                options,
+                workers=workers,
+                scheduler=scheduler,
+                watch=show,
+                say=show.say,
+            )
+        except KeyboardInterrupt:
+            show.say("stopped; what is written is kept, the same command goes on")
+            raise
     print(json_format.dumps(done.said()) if json else "\n".join(_lines(done)))
 
 
