@@ -197,7 +197,7 @@ def write_bags(
             with open_pool(workers=workers) as pool:
                 said = (os.fspath(path), drawn, folder.resolve(), part)
                 for _ in pool.map(_write_part, missing, *said):
-                    pass
+                    writer.absorb()
         return writer.finish(n_parts)
 
 

@@ -297,7 +297,7 @@ def write_corpus(
         else:
             with open_pool(workers=workers) as pool:
                 for _ in pool.map(_write_part, missing, os.fspath(path), pool.share(corpus)):
-                    pass
+                    writer.absorb()
         return writer.finish(corpus.n_parts)
 
 

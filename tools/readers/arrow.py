@@ -516,7 +516,8 @@ def _bag_rows(
         if not (widths == width).all():
             row = int((widths != width).argmax())
             raise SourceError(
-                f"{locate(_item_of(ends, row))}: a row of {widths[row]} values, expected {width}"
+                f"{locate(_item_of(ends, row))}: a row of {widths[row]} values, expected {width}; "
+                "mend or drop the record"
             )
     else:
         rows = (
@@ -618,7 +619,7 @@ def _marked(
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         raise SourceError(
             f"{locate(row)}: label column {layout.marks[column]!r} is {marks[row, column]:g}, "
-            "expected 0 or 1"
+            "expected 0 or 1; --label-columns says which columns are labels"
         )
     own = mark_names(layout.marks)
     assert own is not None

@@ -248,7 +248,8 @@ def _marked(
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         name = layout.names[layout.marks[column]]
         raise SourceError(
-            f"{locate(row)}: label column {name!r} is {marks[row, column]:g}, expected 0 or 1"
+            f"{locate(row)}: label column {name!r} is {marks[row, column]:g}, expected 0 or 1; "
+            "--label-columns says which columns are labels"
         )
     changes = (marks[1:] != marks[:-1]).any(axis=1)
     _refuse_other(changes, offsets, table.column(str(layout.bag)), locate)
@@ -363,12 +364,15 @@ def _table_by_cell(lines: Lines, layout: Layout, texts: list[int], numbers: list
 def _number(cell: str, name: str, lines: Lines, offset: int) -> float:
     if not is_number_text(cell):
         said = "is empty" if not cell else f"is {cell[:40]!r}"
-        raise SourceError(f"{where(lines.path, offset)}: column {name!r} {said}, expected a number")
+        raise SourceError(
+            f"{where(lines.path, offset)}: column {name!r} {said}, expected a number; "
+            "mend it, or --feature-columns leaves the column out"
+        )
     value = float(cell)
     if not abs(value) <= FLOAT32_MAX:
         raise SourceError(
             f"{where(lines.path, offset)}: column {name!r} is {cell}; only finite numbers within "
-            "float32 can be stored"
+            "float32 can be stored; mend it, or --feature-columns leaves the column out"
         )
     return value
 

@@ -528,7 +528,9 @@ class DenseBags(Bags):
             raise self._wrong_row(rows) from None
         if any(len(row) != width for row in rows):
             at = next(i for i, row in enumerate(rows) if len(row) != width)
-            raise Line(f"row {at} has {len(rows[at])} values, expected {width}")
+            raise Line(
+                f"row {at} has {len(rows[at])} values, expected {width}; mend or remove the bag"
+            )
         stop = self._n_values + len(values)
         self._values[self._n_values : stop] = values
         self._n_values = stop
@@ -612,7 +614,7 @@ def _label_list(labels: Any, name: str) -> list[str | int]:
 def _label(label: Any, kind: str) -> str | int:
     if isinstance(label, str | int) and not isinstance(label, bool):
         return label
-    raise Line(f"{kind} {_said(label)} is neither a name nor a number")
+    raise Line(f"{kind} {_said(label)} is neither a name nor a number; mend it")
 
 
 def _id(found: Any, name: str) -> str:

@@ -316,7 +316,7 @@ NAN, INF = float("nan"), float("inf")
         (
             NESTED | {"instances": [[[1, 2]], [[3, 4], [5]], [[6, 7]]]},
             {},
-            r", record 1: a row of 1 values, expected 2$",
+            r", record 1: a row of 1 values, expected 2; mend or drop the record$",
         ),
         (
             NESTED | {"instances": [[[1, 2], [3, 4]], [[5, INF]], [[6, 7]]]},

@@ -303,9 +303,18 @@ def test_csv__is_told_by_suffix_and_first_line(tmp_path, name, head, told):
             r", line 3: a line of 3 columns, expected 4; is it cut short, or is a separator",
         ),
         ("cut", r", line 3: the last line has no end, so the file may be cut short; end it with a"),
-        ("nan", r", line 3: column 'f1' is nan; only finite numbers within float32 can be stored$"),
-        ("empty-cell", r", line 3: column 'f2' is empty, expected a number$"),
-        ("label", r", line 3: label column 'label_a' is 2, expected 0 or 1$"),
+        (
+            "nan",
+            r", line 3: column 'f1' is nan; only finite numbers within float32 can be stored; mend",
+        ),
+        (
+            "empty-cell",
+            r", line 3: column 'f2' is empty, expected a number; mend it, or --feature-",
+        ),
+        (
+            "label",
+            r", line 3: label column 'label_a' is 2, expected 0 or 1; --label-columns says which",
+        ),
         ("returning", r", line 4: bag 'a' returns after other bags; --group brings the rows of"),
     ],
 )

@@ -186,9 +186,9 @@ def test_jsonl__is_told_by_suffix_and_first_byte(tmp_path, name, head, told):
     ("name", "message"),
     [
         ("cut", r", line 2: the line ends in the midst of an object; is the file cut short\?$"),
-        ("ragged", r", line 2: row 1 has 1 values, expected 2$"),
+        ("ragged", r", line 2: row 1 has 1 values, expected 2; mend or remove the bag$"),
         ("nan", r", line 2: no JSON \(unexpected character.*, character 31\); NaN is none either$"),
-        ("label", r", line 2: label 1.5 is neither a name nor a number$"),
+        ("label", r", line 2: label 1.5 is neither a name nor a number; mend it$"),
         ("returning", r", line 2: a second bag 'a'; rename one, or --group joins them$"),
         ("two-keys", r", line 2: the key 'labels' comes twice in one object; keep one$"),
     ],
@@ -248,7 +248,7 @@ SPARSE = row([1], [1])
         (
             [{**GOOD, "row_labels": ["sea"]}, {**GOOD, "row_labels": [0.5]}],
             {},
-            r"line 2: row label 0.5 is neither a name nor a number$",
+            r"line 2: row label 0.5 is neither a name nor a number; mend it$",
         ),
         (
             [{**GOOD, "id": i} for i in range(30)] + [{**GOOD, "row_labels": ["sea"]}],
