@@ -432,7 +432,7 @@ class _Engine:
                 for writer in writers:
                     writer.absorb()
             return
-        with run_ahead(_produced(stage, n_tasks, task, done), depth=1) as ahead:
+        with run_ahead(_produced(stage, n_tasks, task, done), depth=2) as ahead:
             for item in ahead:
                 if isinstance(item, Write):
                     stage.perform(item, writers)
