@@ -75,7 +75,8 @@ class PartFolder:
             raise StreammimlError(
                 f"{path} cannot be read ({error}); name another folder for the {what}"
             ) from None
-        for name in sorted({*before, *record}):
+        # In the order of the record, which has what a user chose before what follows from it.
+        for name in (*record, *sorted({*before} - {*record})):
             if before.get(name) != record.get(name):
                 raise StreammimlError(
                     f"{self.path} was begun with {name} {before.get(name)!r}, not "

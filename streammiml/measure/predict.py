@@ -247,15 +247,15 @@ def _record(model: Model, store: Bags, plan: OutPlan, format: str) -> dict[str, 
     names = "\0".join(plan.label_names or ()).encode()
     return {
         "format": format,
-        "format_version": VERSION,
-        "group_bags": plan.group_bags,
-        "has_bag_ids": plan.has_bag_ids,
-        "label_names": hashlib.blake2b(names, digest_size=16).hexdigest(),
-        "model": model_digest(model),
-        "n_bags": plan.n_bags,
-        "part_bags": plan.part_bags,
-        "store": store.fingerprint,
         "top_k": plan.top_k,
+        "model": model_digest(model),
+        "store": store.fingerprint,
+        "label_names": hashlib.blake2b(names, digest_size=16).hexdigest(),
+        "has_bag_ids": plan.has_bag_ids,
+        "n_bags": plan.n_bags,
+        "format_version": VERSION,
+        "part_bags": plan.part_bags,
+        "group_bags": plan.group_bags,
     }
 
 

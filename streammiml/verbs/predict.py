@@ -81,4 +81,5 @@ def readable(out: str, summary: Mapping[str, Any]) -> Iterator[str]:
     yield found + (f", {kept:,} of them there already" if kept else "")
     yield f"labels per bag           {summary['labels_per_bag']:.3f}"
     yield f"bags without a label     {summary['n_bags_without_label']:,}"
-    yield f"bags per second          {summary['bags_per_second']:,.0f}"
+    if kept < summary["n_parts"]:
+        yield f"bags per second          {summary['bags_per_second']:,.0f}"

@@ -51,7 +51,10 @@ def test_predict__top_k_and_zarr(model, tiny, tmp_path, capsys):
 def test_readable__says_what_was_there_already():
     summary = {"n_bags": 1200, "n_parts": 9, "n_parts_kept": 4, "labels_per_bag": 1.5}
     summary |= {"n_bags_without_label": 3, "bags_per_second": 1234.5}
-    assert next(readable("x", summary)) == "x: 1,200 bags in 9 parts, 4 of them there already"
+    lines = list(readable("x", summary))
+    assert lines[0] == "x: 1,200 bags in 9 parts, 4 of them there already"
+    assert lines[-1] == "bags per second          1,234"
+    assert "per second" not in list(readable("x", {**summary, "n_parts_kept": 9}))[-1]
 
 
 @pytest.mark.parametrize(
