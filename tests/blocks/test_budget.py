@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from streammiml.bags.block import BagBlock
+from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.budget import STORE_BYTES, bag_bytes, fit, largest_block, row_bytes
 from streammiml.blocks.plan import Plan
@@ -210,3 +210,34 @@ def test_memory__a_process_grows_by_less_than_it_was_allowed(
         )
         assert done.returncode == 0, done.stderr
         assert int(done.stdout) < parse_size(settings["memory"])
+
+
+def skewed_store(path, n_bags, n_features):
+    """Sparse rows, of which those at the beginning have a hundred times as many values."""
+    rng = np.random.default_rng(0)
+    counts = np.where(np.arange(n_bags) < n_bags // 20, 2000, 20)
+    columns = [np.sort(rng.choice(n_features, n, replace=False)) for n in counts]
+    rows = SparseRows(
+        from_sizes(counts),
+        np.concatenate(columns).astype(np.uint32),
+        rng.random(int(counts.sum()), np.float32),
+        n_features,
+    )
+    labels = rng.integers(0, 9, n_bags).astype(np.int32)
+    offsets = np.arange(n_bags + 1)
+    write_store(path, BagBlock(offsets, rows, offsets, labels), n_labels=10)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"memory": "128MiB"}, {"memory": "200MiB", "order": "full"}])
+def test_memory__of_sparse_rows_is_kept_where_they_are_longest(settings, tmp_path):
+    small = skewed_store(tmp_path / "small.zarr", 300, 4000)
+    large = skewed_store(tmp_path / "large.zarr", 60_000, 4000)
+    words = [small, large, tmp_path / "run", json.dumps(settings), "30000"]
+    code = MEASURE.replace(', lift="fourier:8,context"', "")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < parse_size(settings["memory"])
