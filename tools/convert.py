@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 from cyclopts import Parameter
 
 from streammiml.bags.checks import backend_of
@@ -525,6 +526,8 @@ def _produced(
 
 def _elsewhere(task: SpanTask | BucketTask, stage: Stage) -> Done:
     """One task in another process: all of its parts are written when it returns."""
+    # Workers share the cores already: a parser that takes all of them takes them from the others.
+    pa.set_cpu_count(1)
     writers = stage.join()
     for item in stage.writes(task):
         if isinstance(item, Write):
