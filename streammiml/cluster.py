@@ -53,6 +53,8 @@ class Pool(ABC):
     """Whether tasks run in other processes, to which everything must be sent."""
     dashboard: str | None = None
     """Address of a page that shows what goes on."""
+    relief = "--block-bytes"
+    """The option to lower where memory does not suffice."""
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -90,11 +92,12 @@ def open_pool(
     workers: int | None = None,
     scheduler: str | None = None,
     worker_memory: str | int | None = None,
+    relief: str = "--block-bytes",
 ) -> Pool:
     """Threads of this process, unless a number of ``workers`` or a ``scheduler`` is given.
 
     ``worker_memory`` is what each of our own ``workers`` may take; an equal share of the machine's
-    unless given.
+    unless given. ``relief`` is the option to lower where memory does not suffice.
     """
     for name, count in (("threads", threads), ("workers", workers)):
         if count is not None and count < 1:
@@ -105,14 +108,17 @@ def open_pool(
         raise StreammimlError(f"give one of {' and '.join(several)}, not both")
     if worker_memory is not None and workers is None:
         raise StreammimlError("--worker-memory is for the processes of --workers; give both")
-    if workers is not None:
-        limit = None
-        if worker_memory is not None:
-            limit = parse_size(worker_memory, option="worker_memory")
-        return ClusterPool(workers, limit)
-    if scheduler is not None:
-        return ClusterPool(scheduler)
-    return ThreadPool(threads or len(os.sched_getaffinity(0)))
+    limit = None
+    if worker_memory is not None:
+        limit = parse_size(worker_memory, option="worker_memory")
+    where = workers if workers is not None else scheduler
+    pool: Pool
+    if where is not None:
+        pool = ClusterPool(where, limit)
+    else:
+        pool = ThreadPool(threads or len(os.sched_getaffinity(0)))
+    pool.relief = relief
+    return pool
 
 
 def _same(value: Result) -> Result:
@@ -148,14 +154,19 @@ class ThreadPool(Pool):
             watching = Callback(  # type: ignore[no-untyped-call]
                 posttask=lambda _key, result, *_: seen(result)
             )
-            with watching:
-                results = compute(  # type: ignore[no-untyped-call]
-                    *calls,
-                    scheduler="threads",
-                    num_workers=self.n_threads,
-                    optimize_graph=False,
-                    traverse=False,
-                )
+            try:
+                with watching:
+                    results = compute(  # type: ignore[no-untyped-call]
+                        *calls,
+                        scheduler="threads",
+                        num_workers=self.n_threads,
+                        optimize_graph=False,
+                        traverse=False,
+                    )
+            except MemoryError as error:
+                raise StreammimlError(
+                    f"a task ran out of memory ({error}); lower {self.relief}, or --threads"
+                ) from error
             yield from results
 
     def __exit__(
@@ -267,8 +278,13 @@ class ClusterPool(Pool):
         except self._distributed.KilledWorker as error:
             raise StreammimlError(
                 "a task was given up because its workers died one after the other, as they do when "
-                f"they run out of memory{self._memory}; lower --block-bytes, or give workers "
+                f"they run out of memory{self._memory}; lower {self.relief}, or give workers "
                 "more memory"
+            ) from error
+        except MemoryError as error:
+            raise StreammimlError(
+                f"a task ran out of memory ({error}){self._memory}; lower {self.relief}, or give "
+                "workers more memory"
             ) from error
         finally:
             self._client.cancel(list(ahead))

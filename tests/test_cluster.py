@@ -25,6 +25,10 @@ def die(item, _):
     os._exit(item)
 
 
+def hoard(item, _):
+    raise MemoryError(f"Unable to allocate {item} TiB")
+
+
 def nap(item, seconds):
     time.sleep(seconds)
     return item, os.getpid()
@@ -65,6 +69,17 @@ def test_threads__an_error_is_raised_as_it_is():
         list(pool.map(refuse, range(10), None))
 
 
+def test_threads__out_of_memory_says_which_option_to_lower():
+    message = (
+        r"^a task ran out of memory \(Unable to allocate 7 TiB\); lower --memory, or --threads$"
+    )
+    with (
+        open_pool(threads=2, relief="--memory") as pool,
+        pytest.raises(StreammimlError, match=message),
+    ):
+        list(pool.map(hoard, [7], None))
+
+
 def test_threads__do_not_look_into_items():
     """Dask takes tuples and lists for parts of a graph; here they are what they are."""
     items = [("a", 1), [len, "abc"], (len, "abc"), {"k": (sum, [1])}]
@@ -85,6 +100,11 @@ def test_local_cluster__errors_and_dead_workers_are_told():
         assert found == [item * item + 1 for item in range(30)]
         with pytest.raises(StreammimlError, match=r"^five is refused$"):
             list(pool.map(refuse, range(10), shared))
+        message = (
+            r"^a task ran out of memory \(.* 7 TiB\) \(the smallest has .*; lower --block-bytes"
+        )
+        with pytest.raises(StreammimlError, match=message):
+            list(pool.map(hoard, [7], shared))
         with pytest.raises(StreammimlError, match=r"run out of memory .*; lower --block-bytes"):
             list(pool.map(die, [1], shared))
 

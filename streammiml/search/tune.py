@@ -143,7 +143,9 @@ def tune(
         threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
     with PartFolder(run, _record(store, base, settings, cut, halving), "search") as folder:
         (folder.path / TRIALS).mkdir(exist_ok=True)
-        with open_pool(threads=threads, workers=workers, scheduler=scheduler) as pool:
+        with open_pool(
+            threads=threads, workers=workers, scheduler=scheduler, relief="--memory"
+        ) as pool:
             search = _Search(folder.path, pool, store, base, settings, cut, halving, watch)
             said = search.run()
         _write(folder.path, base, said)
