@@ -249,7 +249,8 @@ class BagStore(Bags):
         self._check_range(start, stop)
         rows = self._offsets("bag_offsets", start, stop, self.n_rows)
         ends = self._offsets("row_offsets", int(rows[0]), int(rows[-1]), self.n_values)
-        return np.diff(ends[rows - rows[0]])
+        found: I64 = np.diff(ends[rows - rows[0]])
+        return found
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices, without reading rows."""
