@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from streammiml.bags.writer import BagWriter as BagWriter
     from streammiml.config import TrainConfig as TrainConfig
     from streammiml.errors import StreammimlError as StreammimlError
+    from streammiml.estimator import MIMLfast as MIMLfast
     from streammiml.learn.trainer import train as train
     from streammiml.measure.evaluate import evaluate as evaluate
     from streammiml.measure.predict import predict as predict
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "METRICS": "streammiml.measure.registry",
     "BagWriter": "streammiml.bags.writer",
+    "MIMLfast": "streammiml.estimator",
     "Model": "streammiml.model",
     "StreammimlError": "streammiml.errors",
     "TrainConfig": "streammiml.config",
@@ -40,6 +42,7 @@ _HOMES = {
 __all__ = [
     "METRICS",
     "BagWriter",
+    "MIMLfast",
     "Model",
     "StreammimlError",
     "TrainConfig",

@@ -40,6 +40,7 @@ HOMES = {
     "matplotlib": {"tell"},
     "jinja2": {"tell"},
     "cyclopts": {"verbs"},
+    "sklearn": {"estimator"},
 }
 FILES = sorted([*ROOT.glob("[!_]*/*.py"), *ROOT.glob("[!_]*.py")])
 
