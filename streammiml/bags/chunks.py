@@ -174,8 +174,14 @@ class VerifiedArray:
             flat = self._read_tails([Record._make(each) for each in records.tolist()])
         else:
             flat = self._read_coded(records)
-        first, width = int(records["first"][0]), self.entry.width
-        return self._shaped(flat[(start - first) * width : (stop - first) * width])
+        return self._cut(flat, int(records["first"][0]), start, stop)
+
+    def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
+        """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
+        width = self.entry.width
+        part = flat[(start - first) * width : (stop - first) * width]
+        # A view would hold everything that was fetched for the sake of a few rows.
+        return self._shaped(part.copy() if 2 * part.nbytes < flat.nbytes else part)
 
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat
@@ -189,9 +195,7 @@ class VerifiedArray:
             size = int(offsets[j - 1] + sizes[j - 1] - offsets[i])
             self._fetch_run(records[i:j], sizes[i:j], out[at : at + size])
             at += size
-        first, width = int(records["first"][0]), self.entry.width
-        flat = out.view(self.dtype)[(start - first) * width : (stop - first) * width]
-        return self._shaped(flat)
+        return self._cut(out.view(self.dtype), int(records["first"][0]), start, stop)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
         """Values that end the bytes of their chunks, fetched straight to where they go.

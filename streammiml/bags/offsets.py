@@ -36,9 +36,15 @@ def runs(sorted_items: NDArray[Any], *, gap: int) -> list[tuple[int, int]]:
 
 
 def cuts_by_bytes(sizes: NDArray[Any], target: int) -> list[tuple[int, int]]:
-    """Half-open ranges of items, each ended as soon as it holds ``target``; at least one item."""
+    """Half-open ranges of items, each ended as soon as it holds ``target``; at least one item.
+
+    An item as large as that is alone.
+    """
     out, start, held = [], 0, 0
     for i, size in enumerate(sizes.tolist()):
+        if size >= target and start < i:
+            out.append((start, i))
+            start, held = i, 0
         held += size
         if held >= target:
             out.append((start, i + 1))

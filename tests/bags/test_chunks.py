@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from streammiml.bags import zarr_rows, zarr_writing
 from streammiml.bags.appending import ArrayWriter, table_pages
+from streammiml.bags.block import BagBlock
 from streammiml.bags.chunks import CachedArray, VerifiedArray, fetch_checked
 from streammiml.bags.layout import RECORD, table_key
 from streammiml.bags.place import LocalPlace, Unreadable
 from streammiml.errors import StoreError
-from tests.stores import sizes
+from tests.stores import BACKENDS, sizes, write_store
 
 
 class FaultyPlace(LocalPlace):
@@ -233,3 +234,17 @@ def test_file_that_cannot_be_looked_at__is_no_traceback(tmp_path):
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(StoreError, match=r"/a cannot be read: Too many levels of symbolic links"):
         LocalPlace(tmp_path).size("a")
+
+
+def test_read__of_little_holds_little(tmp_path):
+    """A bag beside a long one does not keep the chunks of both in memory."""
+    for backend in BACKENDS:
+        bags = [np.ones((size, 16), np.float32) for size in (2, 20_000, 3)]
+        block = BagBlock.from_bags(bags, [[0]] * 3)
+        store = write_store(tmp_path / f"long.{backend}", block, codec="lz4")
+        for bag in (0, 2):
+            rows = store.read(bag, bag + 1).rows
+            whole = rows
+            while whole.base is not None:
+                whole = whole.base
+            assert whole.nbytes <= 2 * rows.nbytes

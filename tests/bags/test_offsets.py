@@ -48,4 +48,6 @@ def test_cuts_by_bytes__end_as_soon_as_they_hold_the_target(sizes, target):
     for number, (start, stop) in enumerate(found):
         assert start < stop
         assert sum(sizes[start : stop - 1]) < target
-        assert number == len(found) - 1 or sum(sizes[start:stop]) >= target
+        full = number == len(found) - 1 or sum(sizes[start:stop]) >= target
+        assert full or sizes[stop] >= target
+        assert stop - start == 1 or max(sizes[start:stop]) < target
