@@ -21,7 +21,7 @@ PART_BYTES = 128 << 20
 LEAST_PART_BYTES = 8 << 20
 N_PARTS = 32
 """Parts that a store is cut into unless they would be smaller or larger than that."""
-GROUP_BYTES = 4 << 20
+GROUP_BYTES = 1 << 20
 """Predictions of a row group or of a chunk, about: what a task holds beside the bags it reads."""
 # A bag's number, name, dummy score, predicted labels and their key rows and sub-concepts.
 BAG_BYTES = 64
