@@ -243,7 +243,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         An indicator matrix (n, L) of 0 and 1, sparse if it was; or a list of tuples of names (or
         numbers), in the order of ``classes_``; or, for one label a bag, an array of the highest.
         """
-        found = list(self._scored(bags))
+        found = self._scored(bags)
         if self._form == ONE_EACH:
             best = np.concatenate([scores.value[:, :-1].argmax(axis=1) for scores in found])
             return self.classes_[best]
@@ -377,7 +377,7 @@ class _Seen(NamedTuple):
 
 
 class _Labels(NamedTuple):
-    """Labels of bags as numbers; those of bag i are ``offsets[i]`` to ``[i + 1]``, ascending."""
+    """Labels of bags as numbers; those of bag i are ``offsets[i]`` to ``[i + 1]``, in any order."""
 
     offsets: I64
     indices: NDArray[np.int32]
@@ -555,10 +555,9 @@ def _marked(y: Any, classes: NDArray[Any] | None) -> _Labels:
     if classes is not None and values.shape[1] != len(classes):
         raise StreammimlError(f"y has {values.shape[1]} columns for {len(classes)} labels")
     bags, labels = values.nonzero()
-    order = np.lexsort((labels, bags))
     return _Labels(
         from_sizes(np.bincount(bags, minlength=values.shape[0])),
-        labels[order].astype(np.int32),
+        labels.astype(np.int32),
         np.arange(values.shape[1]) if classes is None else classes,
         form,
     )
@@ -573,7 +572,7 @@ def _numbered(named: list[list[Any]], classes: NDArray[Any], form: str) -> _Labe
                     f"bag {bag} has the label {label!r}, which is none of the {len(classes)} "
                     "labels known; an indicator matrix has columns for labels that no bag carries"
                 )
-    indices = [number for each in named for number in sorted(number_of[label] for label in each)]
+    indices = [number_of[label] for each in named for label in each]
     return _Labels(
         from_sizes([len(each) for each in named]), np.array(indices, np.int32), classes, form
     )
