@@ -40,13 +40,17 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
     Pieces lie end to end; ``sizes`` are their bytes.
     """
     if is_fast():
-        return int(_first_wrong(buffer, sizes.astype(np.int64), crcs.astype(np.uint64)))
+        return int(_first_wrong(buffer, _as(sizes, np.int64), _as(crcs, np.uint64)))
     at, whole = 0, buffer.data
     for i, (size, crc) in enumerate(zip(sizes.tolist(), crcs.tolist(), strict=True)):
         if crc32c(whole[at : at + size]) != crc:
             return i
         at += size
     return -1
+
+
+def _as(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
+    return values if values.dtype == dtype else values.astype(dtype)
 
 
 @cache

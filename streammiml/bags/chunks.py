@@ -8,9 +8,9 @@ been checked. Chunks that lie end to end are fetched by one read.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ class Record(NamedTuple):
     file: int
 
 
-Decode = Callable[[memoryview, Record, NDArray[Any]], None]
+Decode = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
 """Turns checked bytes of a chunk into values: its record, and where they go, come along."""
 
 TABLE_PAGES = 128
@@ -105,6 +105,30 @@ def fetch_checked(place: Place, key: str, entry: list[int]) -> bytearray:
     return raw
 
 
+class Found(NamedTuple):
+    """Consecutive chunks: their records, and of these, as the checksum takes them, two fields."""
+
+    records: NDArray[np.void]
+    sizes: NDArray[np.int64]
+    crcs: NDArray[np.uint64]
+
+    def part(self, start: int, stop: int) -> Found:
+        """Chunks ``start`` to ``stop`` of these."""
+        return Found(self.records[start:stop], self.sizes[start:stop], self.crcs[start:stop])
+
+    @classmethod
+    def of(cls, records: NDArray[np.void]) -> Found:
+        """Chunks of which only the records are there."""
+        return cls(records, records["nbytes"].astype(np.int64), records["crc"].astype(np.uint64))
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Ranges of chunks that are in one file, each right behind the last."""
+        files, offsets = self.records["file"], self.records["offset"]
+        apart = (offsets[1:] != offsets[:-1] + self.sizes[:-1]) | (files[1:] != files[:-1])
+        ends = (np.flatnonzero(apart) + 1).tolist() if apart.any() else []
+        return list(pairwise((0, *ends, len(files))))
+
+
 class ChunkTable:
     """The records of one array, read a page at a time."""
 
@@ -117,8 +141,8 @@ class ChunkTable:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def _read_page(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.void]]:
-        """The first elements of a page's chunks, end to end for searching, and its records."""
+    def _read_page(self, number: int) -> tuple[NDArray[np.int64], Found]:
+        """The first elements of a page's chunks, end to end for searching, and its chunks."""
         crc, _, n_records = self._pages[number]
         raw = bytearray(n_records * RECORD.itemsize)
 
@@ -128,25 +152,24 @@ class ChunkTable:
         start = self._starts[number] * RECORD.itemsize
         fetch(self._place, self._key, start, memoryview(raw), check)
         records = np.frombuffer(raw, RECORD)
-        return np.ascontiguousarray(records["first"]), records
+        return np.ascontiguousarray(records["first"]), Found.of(records)
 
-    def records(self, start: int, stop: int) -> NDArray[np.void]:
-        """Records of the chunks that hold elements ``start`` to ``stop``; at least one element."""
+    def find(self, start: int, stop: int) -> Found:
+        """The chunks that hold elements ``start`` to ``stop``; at least one element."""
         first = bisect_right(self._firsts, start) - 1
-        firsts, records = self.page(first)
-        begin = int(firsts.searchsorted(start, "right")) - 1
-        found = records[begin : int(firsts.searchsorted(stop))]
-        if begin + len(found) < len(records):
-            return found
-        parts = [found]
+        firsts, page = self.page(first)
+        begin, end = int(firsts.searchsorted(start, "right")) - 1, int(firsts.searchsorted(stop))
+        if end < len(firsts):
+            return page.part(begin, end)
+        parts = [page.records[begin:end]]
         for number in range(first + 1, bisect_right(self._firsts, stop - 1, first)):
-            firsts, records = self.page(number)
-            parts.append(records[: int(firsts.searchsorted(stop))])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            firsts, page = self.page(number)
+            parts.append(page.records[: int(firsts.searchsorted(stop))])
+        return Found.of(np.concatenate(parts))
 
     def covering(self, start: int, stop: int) -> list[Record]:
-        """What :meth:`records` gives, each by name."""
-        return [Record._make(each) for each in self.records(start, stop).tolist()]
+        """What :meth:`find` gives, each by name."""
+        return [Record._make(each) for each in self.find(start, stop).records.tolist()]
 
 
 class VerifiedArray:
@@ -169,12 +192,12 @@ class VerifiedArray:
             return self._shaped(np.empty(0, self.dtype))
         if self.entry.coding == "raw":
             return self._read_raw(start, stop)
-        records = self.table.records(start, stop)
+        found = self.table.find(start, stop)
         if self.entry.coding == "tail" and isinstance(self._place, LocalPlace):
-            flat = self._read_tails([Record._make(each) for each in records.tolist()])
+            flat = self._read_tails([Record._make(each) for each in found.records.tolist()])
         else:
-            flat = self._read_coded(records)
-        return self._cut(flat, int(records["first"][0]), start, stop)
+            flat = self._read_coded(found)
+        return self._cut(flat, int(found.records["first"][0]), start, stop)
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
@@ -188,14 +211,13 @@ class VerifiedArray:
 
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
-        records = self.table.records(start, stop)
-        offsets, sizes = records["offset"], records["nbytes"].astype(np.int64)
-        out, at = landing(int(sizes.sum()), int(offsets[0])), 0
-        for i, j in _runs(records["file"], offsets, sizes):
-            size = int(offsets[j - 1] + sizes[j - 1] - offsets[i])
-            self._fetch_run(records[i:j], sizes[i:j], out[at : at + size])
-            at += size
-        return self._cut(out.view(self.dtype), int(records["first"][0]), start, stop)
+        found = self.table.find(start, stop)
+        ends, at = np.cumsum(found.sizes).tolist(), 0
+        out = landing(ends[-1], int(found.records["offset"][0]))
+        for i, j in found.runs():
+            self._fetch_run(found.part(i, j), out[at : ends[j - 1]])
+            at = ends[j - 1]
+        return self._cut(out.view(self.dtype), int(found.records["first"][0]), start, stop)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
         """Values that end the bytes of their chunks, fetched straight to where they go.
@@ -225,31 +247,29 @@ class VerifiedArray:
     def _wrong(self, record: Record) -> str:
         return f"is damaged: {self.name} from element {record.first} on fails its checksum"
 
-    def _read_coded(self, found: NDArray[np.void]) -> NDArray[Any]:
+    def _read_coded(self, found: Found) -> NDArray[Any]:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         width, done = self.entry.width, 0
-        offsets, sizes = found["offset"], found["nbytes"].astype(np.int64)
-        out = np.empty(int(found["elements"].sum()) * width, self.dtype)
-        for i, j in _runs(found["file"], offsets, sizes):
-            begin = int(offsets[i])
-            raw = landing(int(offsets[j - 1] + sizes[j - 1]) - begin, begin)
-            self._fetch_run(found[i:j], sizes[i:j], raw)
-            whole = raw.data
-            for each in found[i:j].tolist():
+        out = np.empty(int(found.records["elements"].sum()) * width, self.dtype)
+        for i, j in found.runs():
+            run = found.part(i, j)
+            begin = int(run.records["offset"][0])
+            raw = landing(int(run.sizes.sum()), begin)
+            self._fetch_run(run, raw)
+            for each in run.records.tolist():
                 record = Record._make(each)
                 at, end = record.offset - begin, done + record.elements * width
-                self._decode(whole[at : at + record.nbytes], record, out[done:end])
+                self._decode(raw[at : at + record.nbytes], record, out[done:end])
                 done = end
         return out
 
-    def _fetch_run(
-        self, records: NDArray[np.void], sizes: NDArray[np.int64], buffer: NDArray[np.uint8]
-    ) -> None:
+    def _fetch_run(self, run: Found, buffer: NDArray[np.uint8]) -> None:
         """Fetch chunks that lie end to end in a file, and check each of them."""
+        records = run.records
         key, offset = self._files[int(records["file"][0])][0], int(records["offset"][0])
 
         def check() -> str:
-            wrong = first_wrong(buffer, sizes, records["crc"])
+            wrong = first_wrong(buffer, run.sizes, run.crcs)
             if wrong < 0:
                 return ""
             at = int(records["offset"][wrong])
@@ -275,8 +295,8 @@ class CachedArray(VerifiedArray):
     @cached_property
     def _unit(self) -> int:
         """Elements of a piece: those of a chunk, where all are alike."""
-        _, records = self.table.page(0)
-        return max(int(records["elements"][0]), INDEX_PIECE)
+        _, page = self.table.page(0)
+        return max(int(page.records["elements"][0]), INDEX_PIECE)
 
     def _read_piece(self, number: int) -> NDArray[Any]:
         first = number * self._unit
@@ -304,14 +324,3 @@ class CachedArray(VerifiedArray):
         if self._joints:
             self._inspect(whole)
         return whole
-
-
-def _runs(
-    files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[np.int64]
-) -> Iterator[tuple[int, int]]:
-    """Ranges of chunks that are in one file, each right behind the last."""
-    apart = (offsets[1:] != offsets[:-1] + sizes[:-1]) | (files[1:] != files[:-1])
-    begin = 0
-    for end in (*((np.flatnonzero(apart) + 1).tolist() if apart.any() else ()), len(files)):
-        yield begin, end
-        begin = end

@@ -229,10 +229,10 @@ def _column_chunks(meta: pq.FileMetaData, group: int) -> Iterator[tuple[str, int
             yield name, start, column.total_compressed_size
 
 
-def _decode_tail(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
+def _decode_tail(raw: NDArray[np.uint8], record: Record, out: NDArray[Any]) -> None:
     """Values that end the bytes of their chunk."""
     del record
-    out.view(np.uint8)[:] = np.frombuffer(raw[len(raw) - out.nbytes :], np.uint8)
+    out.view(np.uint8)[:] = raw[len(raw) - out.nbytes :]
 
 
 class _Window(io.RawIOBase):
@@ -287,10 +287,10 @@ class ArrowDecoder:
     def of(self, array: str) -> Decode:
         """The function that decodes the chunks of one array."""
 
-        def decode(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
+        def decode(raw: NDArray[np.uint8], record: Record, out: NDArray[Any]) -> None:
             file, offset = record.file, record.offset
             meta, starts = self._meta(file)
-            window = _Window(raw, offset, self._files[file][1])
+            window = _Window(raw.data, offset, self._files[file][1])
             source = pq.ParquetFile(pa.PythonFile(window, mode="r"), metadata=meta)
             column = source.reader.read_row_group(
                 starts[offset], column_indices=[_leaf(meta, array)], use_threads=False

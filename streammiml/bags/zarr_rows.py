@@ -24,7 +24,7 @@ def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:  # noqa: AR
 def _decoder(entry: ArrayEntry) -> Decode:
     unpack, dtype = UNPACK.get(entry.coding), np.dtype(entry.dtype)
 
-    def decode(raw: memoryview, record: Record, out: NDArray[Any]) -> None:
+    def decode(raw: NDArray[np.uint8], record: Record, out: NDArray[Any]) -> None:
         padded = record.first + record.elements == entry.length
         if entry.coding == "blosc" and not padded:
             blosc.decompress(raw, out)
