@@ -118,6 +118,18 @@ class Part:
     stop: int
 
 
+def targets_of(destination: str, settings: ConvertConfig) -> tuple[Target, ...]:
+    """The stores that are made, one unless there is a split."""
+    folder = work_folder(destination)
+    if settings.split is None:
+        return (Target("", destination, str(folder / "store")),)
+    stem, _, suffix = destination.rstrip("/").rpartition(".")
+    return tuple(
+        Target(name, f"{stem}-{name}.{suffix}", str(folder / f"store-{name}"))
+        for name in Split.parse(settings.split).names
+    )
+
+
 class Plan:
     """A conversion as it was decided at its beginning."""
 
@@ -136,13 +148,7 @@ class Plan:
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """The stores that are made, one unless there is a split."""
-        if self.settings.split is None:
-            return (Target("", self.destination, str(self.folder / "store")),)
-        stem, _, suffix = self.destination.rstrip("/").rpartition(".")
-        return tuple(
-            Target(name, f"{stem}-{name}.{suffix}", str(self.folder / f"store-{name}"))
-            for name in Split.parse(self.settings.split).names
-        )
+        return targets_of(self.destination, self.settings)
 
     @property
     def spills(self) -> bool:
@@ -256,6 +262,17 @@ def span_bytes(memory: int, n_processes: int, asked: int = SPAN_BYTES) -> int:
     return min(asked, fitting)
 
 
+def check_spans(plan: Plan, memory: int, n_processes: int) -> None:
+    """Refuse to go on with spans that were cut for more memory than is allowed now."""
+    asked = plan.options.span_bytes
+    if span_bytes(memory, n_processes) < asked:
+        raise StreammimlError(
+            f"{plan.destination} was begun in spans of {format_size(asked)}, which need --memory "
+            f"{math.ceil(HELD_SPANS * n_processes * asked / (1 << 20))}MiB; give that, or remove "
+            f"{plan.folder} to start anew"
+        )
+
+
 def check_memory(scan: Scan, memory: int, n_processes: int, where: str) -> None:
     """Refuse, before the first bag, what cannot be read in the memory that is allowed."""
     need = scan.holds_bytes * n_processes
@@ -291,8 +308,19 @@ class Work:
         self.folder = work_folder(destination)
         self._destination = destination
         self._lock: Lock | None = None
+        self._worthless = False
 
     def __enter__(self) -> Work:
+        # Whoever held it may have taken the folder away after it was opened here, before it was
+        # locked: then what is locked is nobody's any more.
+        while self._lock is None:
+            self._lock = self._locked()
+            if not self._lock.is_in_place:
+                self._lock.release()
+                self._lock = None
+        return self
+
+    def _locked(self) -> Lock:
         folder = self.folder
         if not folder.absolute().parent.is_dir():
             raise StoreError(
@@ -300,17 +328,21 @@ class Work:
             )
         try:
             folder.mkdir(exist_ok=True)
-            self._lock = Lock(folder / "lock", self._destination)
+            return Lock(folder / "lock", self._destination)
         except OSError as error:
             raise StoreError(f"{self._destination} cannot be written: {error.strerror}") from error
-        return self
 
     def __exit__(self, *_: object) -> None:
-        # Removed before it is let go of: afterwards it may be somebody else's.
-        if not any(path.name != "lock" for path in self.folder.glob("*")):
+        # Removed before it is let go of: afterwards it may be somebody else's. What lies there
+        # without a plan can be of no use to anybody.
+        if self._worthless or not (self.folder / PLAN).exists():
             self.remove()
         if self._lock is not None:
             self._lock.release()
+
+    def discard(self) -> None:
+        """Take everything away when it is left: then no worker writes into it any more."""
+        self._worthless = True
 
     def clear(self) -> None:
         """Take away what a conversion left that was killed while it cleaned up."""

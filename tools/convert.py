@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import os
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -34,10 +35,13 @@ from streammiml_tools.conversion import (
     Work,
     check_disk,
     check_memory,
+    check_spans,
     refuse_existing,
     span_bytes,
+    targets_of,
 )
 from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.text import twice
 from streammiml_tools.showing import Show
 from streammiml_tools.sources import Sources, change_of, find_sources, noted_of
 from streammiml_tools.stages import (
@@ -150,7 +154,9 @@ def convert(
         work = stack.enter_context(Work(destination))
         pool = None
         if workers is not None or scheduler is not None:
-            pool = stack.enter_context(open_pool(workers=workers, scheduler=scheduler))
+            pool = stack.enter_context(
+                open_pool(workers=workers, scheduler=scheduler, relief="--memory")
+            )
         plan, noted = planned(work, found, destination, settings, options, pool)
         for line in _warnings(plan, found):
             (say or _ignore)(line)
@@ -159,10 +165,10 @@ def convert(
         try:
             facts = engine.run()
         except SourceError as error:
-            # What is in the source can only be put right by another source, or other options. A
-            # disk that fails may work again; whether it was one, workers do not tell.
-            if pool is None and not isinstance(error.__cause__, OSError):
-                work.remove()
+            # What is in the source can only be put right by another source, or other options.
+            # Workers of somebody else's cluster may still be writing.
+            if scheduler is None and not _may_pass(error):
+                work.discard()
             raise
         change = change_of(noted, noted_of(found.paths))
         if change is not None:
@@ -176,6 +182,10 @@ def convert(
 
 def _ignore(line: str) -> None:
     del line
+
+
+def _may_pass(error: SourceError) -> bool:
+    return error.may_pass or isinstance(error.__cause__, OSError)
 
 
 def _warnings(plan: Plan, found: Sources) -> Iterator[str]:
@@ -204,10 +214,10 @@ def planned(
     memory = parse_size(settings.memory)
     if plan is not None:
         check_memory(plan.scan, memory, n_processes, where)
-        span_bytes(memory, n_processes)
+        check_spans(plan, memory, n_processes)
         return plan, noted
+    refuse_existing(targets_of(destination, settings))
     plan = understood(found, destination, settings, options, n_processes)
-    refuse_existing(plan.targets)
     check_disk(plan)
     try:
         work.clear()
@@ -263,6 +273,7 @@ class _Engine:
         if not plan.spills:
             stage = Stage("store", self.plan, self.plan.targets, self.plan.spec, self.plan.n_parts)
             facts = self._spans(stage)
+            self._refuse_empty(facts)
             self._refuse_twice(facts)
             return facts
         facts = self._spilled("spill", None)
@@ -276,6 +287,7 @@ class _Engine:
         if settings.limit is not None:
             stage = replace(stage, cut=highest_key(stage, last, settings.limit))
         placed = self._buckets(stage, last)
+        self._refuse_empty(placed)
         facts |= {name: placed[name] for name in ("kept", "kept_rows", "labels", "over")}
         return facts
 
@@ -293,7 +305,7 @@ class _Engine:
             facts = self._buckets(stage, before)
         if not spill.is_done:
             if not facts["kept"]:
-                raise StoreError(f"{self.plan.destination} would hold no bags")
+                raise self._no_bags(facts)
             assert self._stage is not None
             self._writers.pop(spill.destination).finish(self._stage.n_parts)
         return facts
@@ -367,7 +379,7 @@ class _Engine:
         if self._pool is None:
             results = (survey(number, stage) for number in numbers)
         else:
-            results = self._pool.map(survey, numbers, self._pool.share(stage))
+            results = self._pool.map(_surveyed, numbers, self._pool.share(stage))
         out, begun, done, bags = [], time.monotonic(), 0, 0
         for number, facts in enumerate(results):
             out.append(facts)
@@ -407,7 +419,9 @@ class _Engine:
         for item in self._results(stage, n_tasks, task, done, writers):
             bags += item.facts["bags"] if item.task not in done else 0
             for name, value in item.facts.items():
-                sums[name] = max(sums[name], value) if name == "top_label" else sums[name] + value
+                sums[name] = (
+                    max(sums[name], value) if name == "top_label" else value + sums.get(name, 0)
+                )
             at = sums["n_bytes"] if total_bytes else item.task + 1
             earlier = before if total_bytes else 0
             self._tell(Progress(stage.name, bags, at, total, time.monotonic() - started, earlier))
@@ -458,28 +472,51 @@ class _Engine:
 
     # The end.
 
+    def _refuse_empty(self, facts: Facts) -> None:
+        """Refuse stores without bags before the first of a split is made visible."""
+        if not facts["kept"]:
+            raise self._no_bags(facts)
+        for number, target in enumerate(self.plan.targets):
+            if not facts.get(f"to_{number}", 0):
+                raise SourceError(
+                    f"{target.destination} would hold no bags: {facts['kept']:,} are too few for "
+                    f"--split {self.plan.settings.split}; choose other shares, or another --seed"
+                )
+
+    def _no_bags(self, facts: Facts) -> SourceError:
+        return SourceError(
+            f"{self.plan.destination} would hold no bags: of {facts['bags']:,} that were read, "
+            f"{facts['unwanted']:,} have none of the wanted labels and {facts['empty']:,} no rows"
+        )
+
     def _refuse_twice(self, facts: Facts) -> None:
         """Refuse two bags of one id that went to different stores; each looks at its own."""
         if len(self.plan.targets) == 1 or not self.plan.spec.bag_ids or not facts["kept"]:
             return
-        names: list[str] = []
-        hashes = []
-        for number in range(len(self.plan.scan.spans)):
-            loaded = load_arrays(self.folder / "names" / f"{number:08d}")
-            if loaded is None:
-                continue
-            found = split_names(loaded[0]["offsets"], loaded[0]["bytes"])
-            hashes.append(id_hashes(found) if found else np.empty(0, np.uint64))
-            names += found
+        hashes, starts = [], [0]
+        for span in range(len(self.plan.scan.spans)):
+            names = self._names(span)
+            hashes.append(id_hashes(names) if names else np.empty(0, np.uint64))
+            starts.append(starts[-1] + len(names))
+
+        def name_of(bag: int) -> str:
+            span = bisect_right(starts, bag) - 1
+            return self._names(span)[bag - starts[span]]
+
         try:
-            refuse_twice(np.concatenate(hashes), names.__getitem__, self.plan.destination)
+            refuse_twice(np.concatenate(hashes), name_of, self.plan.destination)
         except StoreError as error:
             raise self._returning(error) from None
+
+    def _names(self, span: int) -> list[str]:
+        """Ids of the bags that were kept of a span."""
+        loaded = load_arrays(self.folder / "names" / f"{span:08d}")
+        return [] if loaded is None else split_names(loaded[0]["offsets"], loaded[0]["bytes"])
 
     def _returning(self, error: StoreError) -> SourceError:
         """A returning id, with the way out; what was written of it is of no use to that."""
         self._work.remove()
-        way = "" if self.plan.reader == "store" else "; --group joins rows that are not together"
+        way = "" if self.plan.reader == "store" else "; --group brings the rows of a bag together"
         return SourceError(f"{error}{way}")
 
     def finish(self) -> tuple[BagStore, ...]:
@@ -529,13 +566,26 @@ def _elsewhere(task: SpanTask | BucketTask, stage: Stage) -> Done:
     # Workers share the cores already: a parser that takes all of them takes them from the others.
     pa.set_cpu_count(1)
     writers = stage.join()
-    for item in stage.writes(task):
-        if isinstance(item, Write):
-            stage.perform(item, writers)
-        else:
-            stage.note(item)
-            return item
+    try:
+        for item in stage.writes(task):
+            if isinstance(item, Write):
+                stage.perform(item, writers)
+            else:
+                stage.note(item)
+                return item
+    except SourceError as error:
+        error.may_pass = _may_pass(error)
+        raise
     raise AssertionError("a task ends with what it has done")
+
+
+def _surveyed(number: int, stage: Stage) -> Facts:
+    """One span counted in another process."""
+    try:
+        return survey(number, stage)
+    except SourceError as error:
+        error.may_pass = _may_pass(error)
+        raise
 
 
 # The verb.
@@ -602,14 +652,18 @@ def with_label_file(options: SourceOptions) -> SourceOptions:
     path = Path(options.labels[0])
     try:
         text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StreammimlError(f"--labels {path} cannot be read: {error}") from None
+    except OSError as error:
+        raise StreammimlError(f"--labels {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StreammimlError(f"--labels {path} is not UTF-8; convert it to UTF-8") from None
     names = [line.strip() for line in text.splitlines()]
     while names and not names[-1]:
         names.pop()
     if "" in names:
         raise StreammimlError(f"--labels {path}, line {names.index('') + 1} is empty")
-    doubled = next((name for i, name in enumerate(names) if name in set(names[:i])), None)
+    if not names:
+        raise StreammimlError(f"--labels {path} is empty; it holds the name of a label a line")
+    doubled = twice(names)
     if doubled is not None:
         raise StreammimlError(f"--labels {path} names {doubled!r} twice")
     return replace(options, labels=tuple(names))

@@ -7,6 +7,7 @@ source has changed.
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ from streammiml_tools.readers.store import identity as store_identity
 from streammiml_tools.readers.store import where
 
 HEAD_BYTES = 1 << 16
+FOREIGN = {
+    b"[": "is one JSON array; lines of JSON are read: jq -c '.[]' makes a line of each bag",
+    b"\0\0\x08": "is an idx file; python -m streammiml_tools.mnist makes bags of a folder of them",
+}
+"""What a file that no reader knows may begin with, and what to do with it."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 # Bytes of head and tail that are noted of a file, and of as many samples between them.
 NOTED_BYTES, NOTED_SAMPLES = 1 << 16, 8
@@ -68,10 +74,18 @@ def find_sources(named: Sequence[str], options: SourceOptions) -> Sources:
         raise SourceError(
             f"{', '.join(named)}: no file of a known format; known: {', '.join(sorted(READERS))}"
         )
-    doubled = next((path for i, path in enumerate(found) if path in found[:i]), None)
-    if doubled is not None:
-        raise SourceError(f"{doubled} is named twice")
+    _refuse_twice(found)
     return Sources(reader_of(next(iter(readers))), tuple(found), tuple(left_out))
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    seen: dict[str, Path] = {}
+    for path in paths:
+        name = where(path)
+        first = seen.setdefault(name if name.startswith(SCHEMES) else os.path.realpath(path), path)
+        if first is not path:
+            also = "" if str(first) == str(path) else f", also as {first}"
+            raise SourceError(f"{path} is named twice{also}; name it once")
 
 
 def _expanded(source: str) -> list[tuple[Path, bool]]:
@@ -113,6 +127,12 @@ def readers_of(path: Path) -> list[str]:
 
 def _only(path: Path, names: list[str]) -> str:
     if not names:
+        head = _head(path)
+        if not head and path.is_file():
+            raise SourceError(f"{path} is empty")
+        for begin, what in FOREIGN.items():
+            if head.lstrip(b" \r\n\t").startswith(begin):
+                raise SourceError(f"{path} {what}")
         raise SourceError(
             f"{path} is of no known format; --format says which: {', '.join(sorted(READERS))}"
         )

@@ -48,6 +48,7 @@ Facts = dict[str, int]
 RUN = np.dtype([("key", "<u8"), ("number", "<i8"), ("nbytes", "<i8"), ("which", "u1")])
 """What is kept of a spilled bag: its place in the order, its number, its size, its split."""
 SAMPLED_KEYS = 1 << 21
+WIDER = "; leave --dtype out, or choose a wider one"
 
 
 class Write(NamedTuple):
@@ -113,12 +114,20 @@ class Stage:
 
     def writes(self, task: SpanTask | BucketTask) -> Iterator[Write | Done]:
         """The parts of one task, ready to be written, and in the end what can be said of it."""
+        placed = {f"to_{target}": 0 for target in range(len(self.targets))}
         if isinstance(task, SpanTask):
             items = _from_span(self, task)
         else:
             items = _grouped(self, task) if self.name == "group" else _ordered(self, task)
+        drop = self.spec.empty_bags == "drop"
         for item in items:
-            yield self.prepared(item) if isinstance(item, Write) else item
+            if isinstance(item, Done):
+                yield item._replace(facts={**item.facts, **placed})
+                continue
+            assert isinstance(item.block, BagBlock)
+            sizes = np.diff(item.block.bag_offsets)
+            placed[f"to_{item.target}"] += int((sizes > 0).sum()) if drop else len(sizes)
+            yield self.prepared(item)
 
     def parts_of(self, task: int) -> range:
         """Parts that a task writes."""
@@ -152,7 +161,7 @@ class Stage:
         try:
             return write._replace(block=prepare(write.block, self.spec, write.where))
         except StoreError as error:
-            _explain(write, self.spec)
+            _explain(write, self.spec, "" if self.plan.settings.dtype is None else WIDER)
             raise error from None
 
     def perform(self, write: Write, writers: list[BagWriter]) -> None:
@@ -169,7 +178,7 @@ def run_path(folder: Path, stage: str, part: int) -> Path:
     return folder / f"runs-{stage}" / f"{part:08d}"
 
 
-def _explain(write: Write, spec: StoreSpec) -> None:
+def _explain(write: Write, spec: StoreSpec, wider: str) -> None:
     """Say again what a writer has refused, with the bag's number in the source."""
     block = write.block
     assert isinstance(block, BagBlock)
@@ -179,7 +188,8 @@ def _explain(write: Write, spec: StoreSpec) -> None:
     try:
         clean(block, spec, write.where)
     except StoreError as error:
-        raise SourceError(str(error)) from None
+        way = wider if f"fit into {spec.dtype}" in str(error) else ""
+        raise SourceError(f"{error}{way}") from None
 
 
 def empty_block(spec: StoreSpec) -> BagBlock:

@@ -136,7 +136,7 @@ class Lock:
     """One owner a folder; the operating system lets go of it when the owner dies."""
 
     def __init__(self, path: Path, what: str) -> None:
-        self._file = path.open("a+")
+        self._path, self._file = path, path.open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -149,6 +149,16 @@ class Lock:
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._file.flush()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether what is locked still lies where others look for it."""
+        mine = os.fstat(self._file.fileno())
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def release(self) -> None:
         """Let others in."""

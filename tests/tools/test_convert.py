@@ -22,6 +22,7 @@ from streammiml_tools.choosing import Split, joined_fragments, ranks_within, str
 from streammiml_tools.conversion import (
     GROWTH,
     ConvertConfig,
+    Work,
     n_slots,
     slot_bytes,
     span_bytes,
@@ -55,6 +56,75 @@ def source(tmp_path):
 def said(capsys):
     out, err = capsys.readouterr()
     return out.strip(), err.strip()
+
+
+# What is no source, or no store.
+
+
+def test_sources__named_twice_are_refused_whatever_they_are_called(source, tmp_path):
+    again = tmp_path / "again.zarr"
+    again.symlink_to(source)
+    with pytest.raises(
+        SourceError, match=r"again.zarr is named twice, also as .*source.zarr; name"
+    ):
+        convert([source, again], tmp_path / "out.zarr")
+    with pytest.raises(SourceError, match=r"source.zarr is named twice; name it once$"):
+        convert([source, source], tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", r"a.jsonl is empty$"),
+        ("a.json", b' \n[{"id": 1}]', r"a.json is one JSON array; lines of JSON are read: jq -c"),
+        (
+            "images",
+            b"\0\0\x08\x03",
+            r"images is an idx file; python -m streammiml_tools.mnist makes",
+        ),
+    ],
+)
+def test_sources__that_are_known_not_to_be_read__say_what_to_do(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        convert(tmp_path / name, tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_convert__that_keeps_no_bag_says_why_and_leaves_nothing(tmp_path, shuffle):
+    save_npz(tmp_path / "d.npz", made_block(5))
+    settings = ConvertConfig(where_label=("0",), shuffle=shuffle)
+    block = BagBlock.from_bags([np.ones((1, 2), np.float32)] * 3, [[1], [1], []])
+    save_npz(tmp_path / "d.npz", block)
+    says = (
+        r"out.zarr would hold no bags: of 3 that were read, 3 have none of the wanted labels and 0"
+    )
+    with pytest.raises(SourceError, match=says):
+        convert(tmp_path / "d.npz", tmp_path / "out.zarr", settings, SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["d.npz"]
+
+
+def test_convert__values_that_do_not_fit_the_dtype_asked_for__say_the_way_out(tmp_path):
+    block = BagBlock.from_bags([np.full((1, 2), 300, np.float32)], [[0]])
+    save_npz(tmp_path / "d.npz", block)
+    with pytest.raises(
+        SourceError, match=r"300.0 does not fit into uint8; leave --dtype out, or ch"
+    ):
+        convert(tmp_path / "d.npz", tmp_path / "out.zarr", ConvertConfig(dtype="uint8"))
+
+
+def test_convert__a_destination_that_is_there_is_seen_before_the_source_is_read(source, tmp_path):
+    (tmp_path / "broken.csv").write_text("no separator")
+    with pytest.raises(StoreError, match=r"source.zarr exists already; remove it or choose"):
+        convert(tmp_path / "broken.csv", source)
+
+
+def test_convert__leftovers_without_a_plan_are_taken_away_by_a_refusal_too(source):
+    folder = work_folder(str(source))
+    (folder / "store").mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"source.zarr exists already"):
+        convert(source, source)
+    assert not folder.exists()
 
 
 # What goes in comes out.
@@ -370,10 +440,21 @@ def test_split__with_an_id_in_two_stores__is_refused(tmp_path):
         with pytest.raises(
             SourceError,
             match=r"1 bag ids come twice, the first is 'b0' \(bags 0 and "
-            r"19\); --group joins rows that are not together",
+            r"19\); --group brings the rows of a bag together",
         ):
             convert(tmp_path / "d.npz", tmp_path / "d.zarr", ConvertConfig(split=split), SMALL)
         assert not work_folder(str(tmp_path / "d.zarr")).exists()
+
+
+def test_split__with_too_few_bags__shows_no_store(tmp_path):
+    save_npz(tmp_path / "d.npz", made_block(2))
+    with pytest.raises(
+        SourceError, match=r"d-\w+.zarr would hold no bags: 2 are too few for --split"
+    ):
+        convert(
+            tmp_path / "d.npz", tmp_path / "d.zarr", ConvertConfig(split="a=.3,b=.3,c=.4"), SMALL
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["d.npz"]
 
 
 # Order.
@@ -530,6 +611,45 @@ def test_convert__sees_a_source_change_under_its_hands(tmp_path):
     assert not (tmp_path / "out.zarr").exists()
 
 
+def test_convert__does_not_go_on_with_less_memory_than_its_spans_need(source, tmp_path):
+    out, folder = tmp_path / "out.zarr", work_folder(str(tmp_path / "out.zarr"))
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, out, watch=stop)
+    says = (
+        r"out.zarr was begun in spans of 32 MiB, which need --memory 256MiB; give that, or remove"
+    )
+    with pytest.raises(StreammimlError, match=says):
+        convert(source, out, ConvertConfig(memory="255MiB"))
+    assert folder.exists()
+    convert(source, out, ConvertConfig(memory="256MiB"))
+    assert not folder.exists()
+
+
+def test_work__a_lock_taken_away_under_its_hands_is_taken_anew(tmp_path):
+    first, second = Work(str(tmp_path / "a.zarr")), Work(str(tmp_path / "a.zarr"))
+    taken = second._locked
+
+    def late():
+        # The first ends between the moment the second opens the lock and the one it has it.
+        lock = taken()
+        if first.folder.exists() and not seen:
+            seen.append(lock)
+            first.remove()
+        return lock
+
+    seen = []
+    second._locked = late
+    with second:
+        assert (second.folder / "lock").exists()
+        with pytest.raises(StoreError, match=r"a.zarr is being written by process"), first:
+            pass
+    assert len(seen) == 1
+
+
 def test_convert__refuses_a_damaged_plan_and_one_of_another_version(source, tmp_path):
     out = tmp_path / "out.zarr"
     stop_at_once(source, out)
@@ -668,6 +788,20 @@ def test_verb__labels_come_from_a_file(source, tmp_path, capsys):
 
 
 # Workers.
+
+
+def test_verb__labels_from_an_empty_file_are_refused(tmp_path):
+    (tmp_path / "labels.txt").write_text("\n")
+    with pytest.raises(StreammimlError, match=r"labels.txt is empty; it holds the name of a label"):
+        module.with_label_file(SourceOptions(labels=(str(tmp_path / "labels.txt"),)))
+
+
+@pytest.mark.slow
+def test_workers__leave_nothing_of_a_source_that_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("bag,f1,labels\na,1,cat\nb,x,cat\n")
+    with pytest.raises(SourceError, match=r"a.csv, line 3: column 'f1' is 'x'"):
+        convert(tmp_path / "a.csv", tmp_path / "a.zarr", workers=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 @pytest.mark.slow

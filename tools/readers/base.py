@@ -24,6 +24,10 @@ BESIDE = "\0"
 class SourceError(StreammimlError):
     """A foreign file that cannot be converted; says which, where in it, and what to do."""
 
+    may_pass = False
+    """Whether the same file may be read another time: a disk failed, and not what is in it. An
+    attribute, since the cause of an error is not sent from worker to worker."""
+
 
 class Span(NamedTuple):
     """A piece of a source that can be read by itself; spans join to all bags, in order.
@@ -64,8 +68,8 @@ class SourceOptions:
     """Whether targets lie (labels, bags); told by shape unless given."""
     separator: str | None = None
     """Between columns of text; told by suffix and content unless given."""
-    label_separator: str = ";"
-    """Between labels in one column of text."""
+    label_separator: str | None = None
+    """Between labels in one column of text; a semicolon unless given."""
     header: bool | None = None
     """Whether the first line of text names the columns; told by content unless given."""
     n_features: int | None = None
