@@ -34,10 +34,12 @@ from streammiml_tools.readers.columns import (
 )
 from streammiml_tools.readers.labelling import (
     Labelling,
+    cut_labels,
     labelling_in,
     labelling_of,
     labels_of_marks,
     places_of,
+    refuse_joined,
 )
 from streammiml_tools.readers.long_form import Piece, other_labels, run_starts, whole_bags
 from streammiml_tools.readers.tables import IPC, PARQUET, STREAM, Table, open_table
@@ -373,7 +375,10 @@ def _labels_found(
             f"{tables[0].path}: labels cannot be read from column {layout.label_list!r} of type "
             f"{tables[0].schema.field(layout.label_list).type}; expected names or numbers"
         )
-    labelling = labelling_of(_names_in(tables, layout, options), options)
+    found = _names_in(tables, layout, options)
+    if not _is_list(_storage(tables[0].schema.field(layout.label_list).type)):
+        refuse_joined(found, options, str(tables[0].path))
+    labelling = labelling_of(found, options)
     return labelling.names, None if labelling.names is None else len(labelling.names)
 
 
@@ -420,13 +425,8 @@ def _names_in(tables: Sequence[Table], layout: Layout, options: SourceOptions) -
                     if text is not None and name == layout.row_label:
                         found |= {text} - set(UNKNOWN)
                     elif text is not None:
-                        found.update([text] if _is_list(column.type) else _cut(text, options))
+                        found.update([text] if _is_list(column.type) else cut_labels(text, options))
     return found
-
-
-def _cut(text: str, options: SourceOptions) -> list[str]:
-    parts = (part.strip() for part in text.split(options.label_separator))
-    return [part for part in parts if part]
 
 
 # --- arrays ------------------------------------------------------------------------------------
@@ -568,7 +568,7 @@ def _labels(
         _refuse_nulls(column, layout.label_list, locate)
         sizes, texts = np.ones(len(column), np.int64), column
         if _is_text(column.type):
-            lists = [_cut(text, options) for text in column.to_pylist()]
+            lists = [cut_labels(text, options) for text in column.to_pylist()]
             sizes = np.array([len(of) for of in lists], np.int64)
             texts = pa.array([label for of in lists for label in of], pa.string())
     offsets = from_sizes(sizes)

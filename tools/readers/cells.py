@@ -24,6 +24,7 @@ from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.columns import UNKNOWN, is_number_text
 from streammiml_tools.readers.labelling import (
     Labelling,
+    cut_labels,
     labelling_in,
     labels_of_marks,
     places_of,
@@ -120,12 +121,6 @@ def split_cells(line: bytes, separator: str, path: str | Path, offset: int) -> l
         return next(plain_csv.reader([text], delimiter=separator))
     except plain_csv.Error as error:
         raise SourceError(f"{where(path, offset)}: no line of cells ({error})") from None
-
-
-def listed_labels(cell: str, options: SourceOptions) -> list[str]:
-    """Labels that one cell lists."""
-    parts = (part.strip() for part in cell.split(options.label_separator))
-    return [part for part in parts if part]
 
 
 def column_values(
@@ -271,7 +266,7 @@ def _from_lists(
     for row, cell in zip(rows.tolist(), cells.take(pa.array(rows)).to_pylist(), strict=True):
         if cell not in known:
             try:
-                known[cell] = labelling.indices(listed_labels(cell, options), "")
+                known[cell] = labelling.indices(cut_labels(cell, options), "")
             except SourceError as error:
                 raise SourceError(f"{locate(row)}{error}") from None
         found.append(known[cell])

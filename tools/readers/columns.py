@@ -106,8 +106,8 @@ def label_columns(
         )
     if not lists and not marks:
         raise SourceError(
-            f"{path}: which columns hold labels? --label-columns names them (label_* takes all "
-            f"that begin so); it has {listed(names)}"
+            f"{path}: which columns hold labels? --label-columns names them, once for each "
+            f"(label_* takes all that begin so); it has {listed(names)}"
         )
     return marks, lists[0] if lists else None
 

@@ -22,7 +22,6 @@ from streammiml_tools.readers.cells import (
     Layout,
     column_values,
     first_lines,
-    listed_labels,
     read_long,
     separator_of,
     split_cells,
@@ -38,12 +37,20 @@ from streammiml_tools.readers.columns import (
     mark_names,
     row_label_column,
 )
-from streammiml_tools.readers.labelling import labelling_of, numbered_names, places_of
+from streammiml_tools.readers.labelling import (
+    LABEL_SEPARATOR,
+    cut_labels,
+    labelling_of,
+    numbered_names,
+    places_of,
+    refuse_joined,
+)
 from streammiml_tools.readers.text import (
     bare_suffix,
     byte_spans,
-    compression_of,
+    last_lines,
     line_blocks,
+    maybe_cut,
     twice,
     where,
 )
@@ -69,7 +76,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Columns from the first lines; the labels' names from a pass over their column, if needed."""
     if is_triple(paths, options):
         for path in paths:
-            _refuse_cut(path)
+            if last_lines(path) is not None:
+                raise maybe_cut(path)
         return scan_triple(paths, options)
     layouts = [layout_of(path, options) for path in paths]
     first = layouts[0]
@@ -78,9 +86,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
             raise SourceError(
                 f"{path} has other columns than {paths[0]}; convert files of one layout at a time"
             )
-        # A mark of 0 or 1 cannot be cut in two, and a line without it is too short.
-        if layout.marks[-1:] != (len(layout.names) - 1,):
-            _refuse_cut(path)
+        if _may_be_cut(path, layout):
+            raise maybe_cut(path)
     label_names, n_labels = _labels_found(paths, first, options)
     return Scan(
         spans=_spans(paths, layouts, options),
@@ -103,18 +110,23 @@ def _spans(
     return tuple(found)
 
 
-def _refuse_cut(path: Path) -> None:
-    """Refuse a plain file whose last line has no end: a number cut in two is a number too."""
-    if compression_of(path) is not None or not (size := path.stat().st_size):
-        return
-    with path.open("rb") as file:
-        file.seek(size - 1)
-        if file.read(1) in b"\r\n":
-            return
-    raise SourceError(
-        f"{where(path, size)}: the last line has no end, so the file may be cut short; "
-        "end it with a line break if it is whole"
-    )
+def _may_be_cut(path: Path, layout: Layout) -> bool:
+    """Whether the last value of a file may have been longer: its line has no end."""
+    lines = last_lines(path)
+    if lines is None:
+        return False
+    before, last = lines
+    column = len(layout.names) - 1
+    # A mark of 0 or 1 cannot be cut in two, and a line without it is too short.
+    if column in layout.marks:
+        return False
+    if last.endswith(b'"') and b'""' not in last and not last.count(b'"') % 2:
+        return False
+    if column != layout.label_list:
+        return True
+    # Labels that are cut are not those of the bag's row before, and refused for that.
+    ids = [split_cells(line, layout.separator, path, layout.start) for line in (before, last)]
+    return any(len(cells) <= column for cells in ids) or ids[0][layout.bag] != ids[1][layout.bag]
 
 
 def _notes(layout: Layout) -> tuple[str, ...]:
@@ -159,6 +171,11 @@ def _layout(path: Path, _changed: int, options: SourceOptions) -> Layout:
         raise SourceError(f"{where(path, 0)}: two columns are called {doubled!r}; rename one")
     sample = [row for row in cells[header:] if len(row) == len(names)]
     if len(lines) < 1 + header:
+        if b"\r" in lines[0][1]:
+            raise SourceError(
+                f"{path} has a carriage return alone at the end of its lines; "
+                "tr '\\r' '\\n' makes them line breaks"
+            )
         raise SourceError(f"{path} has no line of data, only the names of columns")
     start = lines[1][0] if header else lines[0][0]
     return _long(path, names, sample, options, separator, start, header)
@@ -210,7 +227,7 @@ def _long(
         raise SourceError(
             f"{path} has no column of numbers for features; --feature-columns says which they are"
         )
-    if label_list is not None and separator == options.label_separator:
+    if label_list is not None and separator == (options.label_separator or LABEL_SEPARATOR):
         raise SourceError(
             f"{path}: {separator!r} is between columns and between labels; "
             "--label-separator says what is between labels"
@@ -282,13 +299,25 @@ def _labels_found(
     seen = column_values(
         islice(line_blocks(paths[0], layout.start, aligned=True), 1), layout, columns
     )
+    # Later blocks and files are held to it when they are read.
     if _are_numbers(_labels_in(seen, layout, options)):
         return None, None
+    labels: set[str] = set()
+    by_number: Path | None = None
     for path in paths:
         start = layout_of(path, options).start
         blocks = line_blocks(path, start, aligned=True, block_bytes=BLOCK_BYTES)
-        seen |= column_values(blocks, layout, columns)
-    labelling = labelling_of(_labels_in(seen, layout, options), options)
+        found = _labels_in(column_values(blocks, layout, columns), layout, options)
+        if found and _are_numbers(found):
+            by_number = by_number or path
+        labels |= found
+    refuse_joined(labels, options, str(paths[0]))
+    labelling = labelling_of(labels, options)
+    if by_number is not None and labelling.names is not None:
+        raise SourceError(
+            f"{by_number} gives labels by number, other files by name; --labels FILE says, with a "
+            "name a line, which number each has"
+        )
     return labelling.names, None if labelling.names is None else len(labelling.names)
 
 
@@ -302,7 +331,7 @@ def _labels_in(seen: set[tuple[int, str]], layout: Layout, options: SourceOption
         if column == layout.row_label:
             labels |= {cell.strip()} - set(UNKNOWN)
         else:
-            labels |= set(listed_labels(cell, options))
+            labels |= set(cut_labels(cell, options))
     return labels
 
 

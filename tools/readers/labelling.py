@@ -17,6 +17,9 @@ from streammiml_tools.readers.base import Scan, SourceError, SourceOptions
 I64 = NDArray[np.int64]
 ODD_NUMBER = re.compile(r"[+-]\d+|[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 """Numbers that are no places: with a sign or a fraction."""
+LABEL_SEPARATOR = ";"
+JOINED = re.compile(r".*[|,].*|\d+( +\d+)+")
+"""Labels that look like several, with something else between them than what was expected."""
 SHOWN = 12
 """Names that a message lists, at most."""
 
@@ -88,6 +91,24 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
+def cut_labels(cell: str, options: SourceOptions) -> list[str]:
+    """Labels that one cell lists."""
+    parts = (part.strip() for part in cell.split(options.label_separator or LABEL_SEPARATOR))
+    return [part for part in parts if part]
+
+
+def refuse_joined(labels: Iterable[str], options: SourceOptions, where: str) -> None:
+    """Refuse labels that look like lists, unless the user says what is between labels."""
+    if options.label_separator is not None:
+        return
+    joined = sorted(label for label in labels if JOINED.fullmatch(label))
+    if joined:
+        raise SourceError(
+            f"{where}: is {joined[0]!r} one label or several? --label-separator says what is "
+            f"between labels ({LABEL_SEPARATOR!r} for one)"
+        )
+
+
 def labelling_of(
     found: Iterable[str | int], options: SourceOptions, where: str = "the source"
 ) -> Labelling:
@@ -108,6 +129,13 @@ def labelling_of(
         )
     if all(_number(label) is not None for label in labels):
         return Labelling(None)
+    number = next((label for label in labels if isinstance(label, int)), None)
+    name = min((label for label in labels if isinstance(label, str)), default=None)
+    if number is not None and name is not None:
+        raise SourceError(
+            f"{where}: labels are given by number ({number}) and by name ({name!r}); --labels FILE "
+            "says, with a name a line, which number each has"
+        )
     return Labelling(tuple(sorted({str(label) for label in labels})))
 
 

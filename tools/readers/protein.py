@@ -24,7 +24,9 @@ from streammiml_tools.readers.text import (
     as_text,
     compression_of,
     head,
+    last_lines,
     line_blocks,
+    maybe_cut,
     narrowed,
     parse_rows,
     where,
@@ -187,6 +189,9 @@ def _twice(path: str | Path, record: Record) -> SourceError:
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """One pass over rows, without parsing them; labels are read."""
     rows, marks = _sorted_files(paths, options)
+    ends = last_lines(rows)
+    if ends is not None and not ends[1].startswith(b">"):
+        raise maybe_cut(rows)
     labels = _labels(marks, options)
     notes = [f"{rows}: rows; {marks}: labels", *labels.notes]
     seen: set[str] = set()

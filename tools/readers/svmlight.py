@@ -26,7 +26,9 @@ from streammiml_tools.readers.text import (
     as_text,
     bare_suffix,
     compression_of,
+    last_lines,
     line_blocks,
+    maybe_cut,
     parse_rows,
     where,
 )
@@ -195,6 +197,9 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     found = _Pass(options)
     spans: list[Span] = []
     for path in paths:
+        # A row may end with any feature, and a value with any digit.
+        if last_lines(path) is not None:
+            raise maybe_cut(path)
         spans += _scan_file(path, found, options)
     if not found.n_rows:
         raise SourceError(f"{paths[0]} has no rows; is it cut short?")

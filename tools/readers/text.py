@@ -6,6 +6,7 @@ span. Only an error needs the number of a line, and counts up to it then.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -190,6 +191,36 @@ def _check_line(path: str | Path, offset: int, length: int, limit: int) -> None:
             f"{where(path, offset)}: the line is longer than {limit >> 20} MiB, more than is held "
             "for one line; is this text, with a line a record?"
         )
+
+
+def last_lines(path: str | Path) -> tuple[bytes, bytes] | None:
+    """The last two lines of a plain file whose last one has no end; None if it has, or is empty.
+
+    A compressed file that is cut short cannot be decompressed: it needs no such care.
+    """
+    size = Path(path).stat().st_size
+    if compression_of(path) is not None or not size:
+        return None
+    reach = 1 << 12
+    with _opening(path), Path(path).open("rb") as file:
+        while True:
+            file.seek(max(0, size - reach))
+            read = file.read()
+            if read.endswith((b"\n", b"\r")):
+                return None
+            lines = read.rsplit(b"\n", 2)
+            if len(lines) == 3 or reach >= min(size, MAX_LINE):
+                return (lines[-2] if len(lines) > 1 else b""), lines[-1]
+            reach *= 8
+
+
+def maybe_cut(path: str | Path) -> SourceError:
+    """The refusal of a file whose last line may be cut: a piece of a number is a number too."""
+    size = Path(path).stat().st_size
+    return SourceError(
+        f"{where(path, size)}: the last line has no line break, so its last value may be "
+        f"cut short; if the file is whole, add one: echo >> {shlex.quote(str(path))}"
+    )
 
 
 def line_number(path: str | Path, offset: int) -> int:

@@ -22,7 +22,6 @@ from streammiml_tools.readers.cells import (
     Layout,
     column_values,
     first_lines,
-    listed_labels,
     read_long,
     separator_of,
     split_cells,
@@ -34,7 +33,7 @@ from streammiml_tools.readers.columns import (
     ROW_LABEL_NAMES,
     UNKNOWN,
 )
-from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
+from streammiml_tools.readers.labelling import Labelling, cut_labels, labelling_in, labelling_of
 from streammiml_tools.readers.text import byte_spans, line_blocks, where
 
 
@@ -161,7 +160,7 @@ def _bag_labels(path: Path, _changed: int, options: SourceOptions) -> dict[str, 
     for offset, (bag, *cells) in lines:
         if bag in found:
             raise SourceError(f"{where(path, offset)}: a second line of labels for bag {bag!r}")
-        found[bag] = [part for cell in cells for part in listed_labels(cell, options)]
+        found[bag] = [part for cell in cells for part in cut_labels(cell, options)]
     names = header[1:]
     marked = len(names) > 1 and all(
         len(cells) == len(names) and set(cells) <= {"0", "1"} for cells in found.values()

@@ -302,7 +302,10 @@ def test_csv__is_told_by_suffix_and_first_line(tmp_path, name, head, told):
             "ragged",
             r", line 3: a line of 3 columns, expected 4; is it cut short, or is a separator",
         ),
-        ("cut", r", line 3: the last line has no end, so the file may be cut short; end it with a"),
+        (
+            "cut",
+            r", line 3: the last line has no line break, so its last value may be cut sh",
+        ),
         (
             "nan",
             r", line 3: column 'f1' is nan; only finite numbers within float32 can be stored; mend",
@@ -365,7 +368,7 @@ def test_csv__broken_files_are_refused_with_file_and_line(name, message):
             {"bag_column": "bag"},
             r"is column 'id' a feature\? --feature-columns says which are$",
         ),
-        ("bag,f1\na,1\n", {}, r"which columns hold labels\? --label-columns names them \(label_\*"),
+        ("bag,f1\na,1\n", {}, r"which columns hold labels\? --label-columns names them, once for"),
         ("bag,f1,label,class\na,1,1,1\n", {}, r"columns 'label' and 'class' may both hold labels;"),
         ("bag,f1,label,label_1\na,1,1,1\n", {}, r"columns 'label' and 'label_1' may both hold lab"),
         ("bag,labels\na,1\n", {}, r"a.csv has no column of numbers for features; --feature-colum"),
@@ -435,7 +438,11 @@ def test_csv__files_of_different_columns_are_refused(tmp_path):
             "bag_id,label\n1,4,5\n",
             r"inst.*.txt, line 2: a line of 3 columns, expected 2: bag an",
         ),
-        (2, "bag_id,label\n1,4", r"inst.*.txt, line 2: the last line has no end, so the file may"),
+        (
+            2,
+            "bag_id,label\n1,4",
+            r"inst.*.txt, line 2: the last line has no line break, so its",
+        ),
     ],
 )
 def test_csv__three_files_must_agree(tmp_path, which, content, message):
@@ -475,4 +482,67 @@ def test_csv__a_compressed_file_cut_short_is_refused(tmp_path):
     raw = gzip.compress(b"bag,f1,label_a\n" + b"x,1,1\n" * 1000)
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(SourceError, match=r"a.csv.gz is damaged or cut short"):
+        read_all(READER, path)
+
+
+# --- what is no mistake, but could be one ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "cut"),
+    [
+        ("bag,f1,labels\na,1,cat\nb,2,dog", True),
+        ("bag,labels,f1\na,cat,1\nb,dog,2.25", True),
+        ("bag,f1,labels\na,1,10\nb,2,12", True),
+        ('bag,f1,labels\na,1,cat\nb,2,"a ""dog"""', True),
+        ('bag,f1,labels\na,1,cat\nb,2,"dog"', False),
+        ("bag,f1,labels\na,1,cat\na,2,cat", False),
+        ("bag,f1,label_a,label_b\na,1,1,0\nb,2,0,1", False),
+    ],
+)
+def test_csv__a_last_line_without_end_is_taken_only_where_it_cannot_be_cut(tmp_path, last, cut):
+    path = tmp_path / "my data.csv"
+    path.write_text(last)
+    if cut:
+        says = r"my data.csv, line 3: the last line has no line break, .*: echo >> '.*my data.csv'$"
+        with pytest.raises(SourceError, match=says):
+            read_all(READER, path)
+        path.write_text(last + "\n")
+    _, block = read_all(READER, path)
+    assert block.n_rows == 2
+
+
+def test_csv__labels_cut_within_a_bag_are_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("bag,f1,labels\na,1,cat;dog\na,2,cat")
+    with pytest.raises(SourceError, match=r"a.csv, line 3: bag 'a' has other labels here"):
+        read_all(READER, path)
+
+
+@pytest.mark.parametrize("listed", ["cat|dog", "1 7", '"cat,dog"'])
+def test_csv__labels_that_look_like_several_are_asked_about(tmp_path, listed):
+    path = tmp_path / "a.csv"
+    path.write_text(f"bag,f1,labels\na,1,{listed}\nb,2,dog\n")
+    with pytest.raises(SourceError, match=r"one label or several\? --label-separator says what"):
+        read_all(READER, path)
+    scan, _ = read_all(READER, path, label_separator=";")
+    assert len(scan.label_names) == 2
+
+
+def test_csv__labels_by_number_in_one_file_and_by_name_in_another_are_refused(tmp_path):
+    names, numbers = tmp_path / "names.csv", tmp_path / "numbers.csv"
+    names.write_text("bag,f1,labels\na,1,cat\nb,2,dog\n")
+    numbers.write_text("bag,f1,labels\nc,1,0\nd,2,1\n")
+    with pytest.raises(SourceError, match=r"numbers.csv gives labels by number, other files by na"):
+        read_all(READER, [names, numbers])
+    with pytest.raises(SourceError, match=r"label 'cat' is not among the numbers 0; --labels name"):
+        read_all(READER, [numbers, names])
+    _, block = read_all(READER, [numbers, names], labels=("cat", "dog"))
+    assert block.label_indices.tolist() == [0, 1, 0, 1]
+
+
+def test_csv__lines_that_end_in_a_carriage_return_alone_are_told(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"bag,f1,labels\ra,1,cat\rb,2,dog\r")
+    with pytest.raises(SourceError, match=r"a.csv has a carriage return alone at the end of its"):
         read_all(READER, path)

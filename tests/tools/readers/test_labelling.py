@@ -110,3 +110,9 @@ def test_labels_of_marks__either_way_of_marking_and_any_order_of_columns(marks, 
 def test_labels_of_marks__other_values_are_refused(marks, match):
     with pytest.raises(SourceError, match=match):
         labels_of_marks(np.array(marks), "a")
+
+
+def test_labelling_of__numbers_among_names_are_refused():
+    with pytest.raises(SourceError, match=r"given by number \(0\) and by name \('cat'\); --lab"):
+        labelling_of(["cat", 0], SourceOptions())
+    assert labelling_of(["cat", 0], SourceOptions(labels=("dog", "cat"))).index(0, "") == 0

@@ -60,7 +60,7 @@ def test_protein__text_of_any_bags_is_read_back(sizes, seed, span_bytes, end):
         rows += [f">p{i}", *("\t".join(map(repr, row)) for row in bag.tolist())]
         labels += [f">p{i}", "\t".join(map(str, of))]
     with scratch() as folder:
-        paths = pair(folder, end.join(rows), end.join(labels))
+        paths = pair(folder, end.join([*rows, ""]), end.join(labels))
         scan, block = read_all(READER, paths, span_bytes=span_bytes)
     want = BagBlock.from_bags(bags, [np.flatnonzero(of == 1).tolist() for of in marks])
     assert_same(block, want)
@@ -72,7 +72,7 @@ BROKEN = {
     "ragged": (ROWS + "4\n", LABELS, r"rows\.txt, line 5: bag 'b': a row of 1 values, expected 2"),
     "NaN": (ROWS + "4\tnan\n", LABELS, r"rows\.txt, line 5: bag 'b': value 2 is nan; only finite"),
     "large": (ROWS + "4\t1e99\n", LABELS, r"line 5: bag 'b': value 2 is 1e\+99, too large"),
-    "cut in a number": (ROWS[:-1] + "e", LABELS, r"rows\.txt, line 4: bag 'b': value 2 is '3e'"),
+    "cut in a number": (ROWS[:-1] + "e\n", LABELS, r"rows\.txt, line 4: bag 'b': value 2 is '3e'"),
     "no id": (">a\n1\t2\n>\n2\t3\n", LABELS, r"rows\.txt, line 3: '>' without an id; every bag"),
     "bare within": (">a\n1\t2\n>\n>b\n2\t3\n", LABELS, r"rows\.txt, line 3: '>' without an id"),
     "row first": ("1.5\t2\n" + ROWS, LABELS, r"rows\.txt, line 1: a row before the first '>' line"),
@@ -133,3 +133,9 @@ def test_protein__real_files(real_data):
     assert np.array_equal(
         marks_of(block, 340), np.array([line.split() for line in marks if line], int) == 1
     )
+
+
+def test_protein__a_last_row_without_end_may_be_cut(tmp_path):
+    paths = pair(tmp_path, ">a\n0.25\t0.5\n>b\n0.25\t0.1", ">a\n1\t-1\n>b\n-1\t1\n")
+    with pytest.raises(SourceError, match=r"rows.txt, line 4: the last line has no line break, so"):
+        read_all(READER, paths)

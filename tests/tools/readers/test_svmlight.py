@@ -92,7 +92,9 @@ def test_svmlight__text_of_any_bags_is_read_back(corpus, base, block_bytes, span
         patch.setattr(
             text.line_blocks, "__kwdefaults__", {"aligned": False, "block_bytes": block_bytes}
         )
-        scan, block = read_text(folder, "\n".join(lines), span_bytes=span_bytes, sparse=False)
+        scan, block = read_text(
+            folder, "\n".join([*lines, ""]), span_bytes=span_bytes, sparse=False
+        )
     want = BagBlock.from_bags(bags, labels)
     assert np.array_equal(block.rows, want.rows)
     assert_same(
@@ -108,7 +110,7 @@ BROKEN = {
     "no qid": ("1 qid:1 1:1\n1 2:1\n", r"line 2: no qid after the labels; it says to which bag"),
     "empty qid": ("1 qid: 1:1\n", r"line 1: no qid after the labels"),
     "cut": (
-        "1 qid:1 1:1\n1 qid:1 2",
+        "1 qid:1 1:1\n1 qid:1 2\n",
         r"line 2: '2' is no feature:value \(a row of 1 values, "
         r"expected 2\); is the file cut short\?",
     ),
@@ -167,3 +169,10 @@ def test_tells__by_suffix_or_qid(tmp_path):
     assert READER.tells(tmp_path / "a.txt", b"# said\n3,7 qid:12 5:0.3\n")
     assert READER.tells(tmp_path / "a.txt", b"qid:12 5:0.3\n")
     assert not READER.tells(tmp_path / "a.txt", b"a,b\n1,2\n")
+
+
+def test_svmlight__a_last_line_without_end_may_be_cut(tmp_path):
+    path = tmp_path / "a.svm"
+    path.write_text("1 qid:1 1:0.5\n2 qid:2 1:0.2")
+    with pytest.raises(SourceError, match=r"a.svm, line 2: the last line has no line break, so"):
+        read_all(READER, path)
