@@ -34,11 +34,14 @@ class Record(NamedTuple):
     file: int
 
 
-Decode = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
-"""Turns checked bytes of a chunk into values: its record, and where they go, come along."""
+Decode = Callable[[NDArray[np.uint8], list[Record], NDArray[Any]], None]
+"""Turns checked bytes of chunks that lie end to end into values: their records, and where they go,
+come along."""
+DecodeOne = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
+"""The same for the bytes of one chunk."""
 
 TABLE_PAGES = 128
-CACHED_PIECES = 256
+CACHED_PIECES = 64
 _LINE, _PAGE = 64, 4096
 
 
@@ -59,6 +62,19 @@ def landing(n_bytes: int, offset: int) -> NDArray[np.uint8]:
     if 0 < (address + start - offset) % _PAGE < 32:
         start += _LINE
     return raw[start : start + n_bytes]
+
+
+def one_by_one(decode: DecodeOne, width: int) -> Decode:
+    """Decode chunks of elements of ``width`` values one after the other."""
+
+    def decode_all(raw: NDArray[np.uint8], records: list[Record], out: NDArray[Any]) -> None:
+        done = 0
+        for record in records:
+            at, end = record.offset - records[0].offset, done + record.elements * width
+            decode(raw[at : at + record.nbytes], record, out[done:end])
+            done = end
+
+    return decode_all
 
 
 def tried_twice(place: Place, attempt: Callable[[], str]) -> str:
@@ -106,27 +122,39 @@ def fetch_checked(place: Place, key: str, entry: list[int]) -> bytearray:
 
 
 class Found(NamedTuple):
-    """Consecutive chunks: their records, and of these, as the checksum takes them, two fields."""
+    """Consecutive chunks: their records, and of these what reading takes, ready to be used."""
 
     records: NDArray[np.void]
+    offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     crcs: NDArray[np.uint64]
-
-    def part(self, start: int, stop: int) -> Found:
-        """Chunks ``start`` to ``stop`` of these."""
-        return Found(self.records[start:stop], self.sizes[start:stop], self.crcs[start:stop])
+    run: NDArray[np.int32]
+    """A number that grows where a chunk does not lie right behind the last, in its file."""
 
     @classmethod
     def of(cls, records: NDArray[np.void]) -> Found:
         """Chunks of which only the records are there."""
-        return cls(records, records["nbytes"].astype(np.int64), records["crc"].astype(np.uint64))
+        offsets, sizes = records["offset"].astype(np.int64), records["nbytes"].astype(np.int64)
+        run, files = np.zeros(len(records), np.int32), records["file"]
+        apart = (offsets[1:] != offsets[:-1] + sizes[:-1]) | (files[1:] != files[:-1])
+        np.cumsum(apart, out=run[1:])
+        return cls(records, offsets, sizes, records["crc"].astype(np.uint64), run)
 
-    def runs(self) -> list[tuple[int, int]]:
-        """Ranges of chunks that are in one file, each right behind the last."""
-        files, offsets = self.records["file"], self.records["offset"]
-        apart = (offsets[1:] != offsets[:-1] + self.sizes[:-1]) | (files[1:] != files[:-1])
-        ends = (np.flatnonzero(apart) + 1).tolist() if apart.any() else []
-        return list(pairwise((0, *ends, len(files))))
+    def part(self, start: int, stop: int) -> Found:
+        """Chunks ``start`` to ``stop`` of these."""
+        return Found._make(each[start:stop] for each in self)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of chunks that are one run."""
+        return int(self.offsets[-1]) + int(self.sizes[-1]) - int(self.offsets[0])
+
+    def runs(self) -> list[Found]:
+        """Chunks that are in one file, each right behind the last."""
+        if self.run[0] == self.run[-1]:
+            return [self]
+        ends = (np.flatnonzero(np.diff(self.run)) + 1).tolist()
+        return [self.part(start, stop) for start, stop in pairwise((0, *ends, len(self.run)))]
 
 
 class ChunkTable:
@@ -212,11 +240,12 @@ class VerifiedArray:
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
         found = self.table.find(start, stop)
-        ends, at = np.cumsum(found.sizes).tolist(), 0
-        out = landing(ends[-1], int(found.records["offset"][0]))
-        for i, j in found.runs():
-            self._fetch_run(found.part(i, j), out[at : ends[j - 1]])
-            at = ends[j - 1]
+        runs = found.runs()
+        n_bytes = [run.n_bytes for run in runs]
+        out, at = landing(sum(n_bytes), int(found.offsets[0])), 0
+        for run, size in zip(runs, n_bytes, strict=True):
+            self._fetch_run(run, out[at : at + size])
+            at += size
         return self._cut(out.view(self.dtype), int(found.records["first"][0]), start, stop)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
@@ -251,28 +280,24 @@ class VerifiedArray:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         width, done = self.entry.width, 0
         out = np.empty(int(found.records["elements"].sum()) * width, self.dtype)
-        for i, j in found.runs():
-            run = found.part(i, j)
-            begin = int(run.records["offset"][0])
-            raw = landing(int(run.sizes.sum()), begin)
+        for run in found.runs():
+            begin = int(run.offsets[0])
+            raw = landing(run.n_bytes, begin)
             self._fetch_run(run, raw)
-            for each in run.records.tolist():
-                record = Record._make(each)
-                at, end = record.offset - begin, done + record.elements * width
-                self._decode(raw[at : at + record.nbytes], record, out[done:end])
-                done = end
+            end = done + int(run.records["elements"].sum()) * width
+            self._decode(raw, [Record._make(each) for each in run.records.tolist()], out[done:end])
+            done = end
         return out
 
     def _fetch_run(self, run: Found, buffer: NDArray[np.uint8]) -> None:
         """Fetch chunks that lie end to end in a file, and check each of them."""
-        records = run.records
-        key, offset = self._files[int(records["file"][0])][0], int(records["offset"][0])
+        key, offset = self._files[int(run.records["file"][0])][0], int(run.offsets[0])
 
         def check() -> str:
             wrong = first_wrong(buffer, run.sizes, run.crcs)
             if wrong < 0:
                 return ""
-            at = int(records["offset"][wrong])
+            at = run.offsets[wrong]
             return f"is damaged: {self.name} at byte {at} fails its checksum"
 
         fetch(self._place, key, offset, buffer.data, check)
@@ -294,9 +319,9 @@ class CachedArray(VerifiedArray):
 
     @cached_property
     def _unit(self) -> int:
-        """Elements of a piece: those of a chunk, where all are alike."""
+        """Elements of a piece: a few chunks, or one that is longer."""
         _, page = self.table.page(0)
-        return max(int(page.records["elements"][0]), INDEX_PIECE)
+        return max(int(page.records["elements"][0]), 4 * INDEX_PIECE)
 
     def _read_piece(self, number: int) -> NDArray[Any]:
         first = number * self._unit

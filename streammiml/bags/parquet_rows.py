@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
-from streammiml.bags.chunks import Decode, Record, fetch_checked
+from streammiml.bags.chunks import Decode, DecodeOne, Record, fetch_checked, one_by_one
 from streammiml.bags.layout import RECORD, ROW_DTYPES, Manifest, refuse_huge
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml.bags.place import LocalPlace, Place, file_crc
@@ -284,7 +284,7 @@ class ArrowDecoder:
             starts |= {start: group for _, start, _ in _column_chunks(meta, group)}
         return meta, starts
 
-    def of(self, array: str) -> Decode:
+    def of(self, array: str) -> DecodeOne:
         """The function that decodes the chunks of one array."""
 
         def decode(raw: NDArray[np.uint8], record: Record, out: NDArray[Any]) -> None:
@@ -323,7 +323,7 @@ def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:
     """A function for each array that turns checked bytes of a column chunk into its values."""
     arrow = ArrowDecoder(place, manifest.files, manifest.metadata)
     return {
-        name: _decode_tail if entry.coding == "tail" else arrow.of(name)
+        name: one_by_one(_decode_tail if entry.coding == "tail" else arrow.of(name), entry.width)
         for name, entry in manifest.arrays.items()
     }
 

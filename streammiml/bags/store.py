@@ -288,10 +288,12 @@ class BagStore(Bags):
 
     def _offsets(self, name: str, start: int, stop: int, end: int) -> I64:
         """Offsets of a range; checked, since everything that is read follows them."""
-        offsets = self._arrays[name].read(start, stop + 1)
-        lies = offsets[0] < 0 or offsets[-1] > end or (start == 0 and offsets[0] != 0)
-        if lies or (stop == len(self._arrays[name]) - 1 and offsets[-1] != end):
-            what = f"lies: offsets {start} to {stop} are {offsets[0]} to {offsets[-1]} of {end}"
+        array = self._arrays[name]
+        offsets = array.read(start, stop + 1)
+        first, last = int(offsets[0]), int(offsets[-1])
+        lies = first < 0 or last > end or (start == 0 and first != 0)
+        if lies or (stop == len(array) - 1 and last != end):
+            what = f"lies: offsets {start} to {stop} are {first} to {last} of {end}"
             raise damaged(self.place, name, what)
         return offsets
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
 
 import numpy as np
 from numcodecs import blosc, gzip, zstd
 from numpy.typing import NDArray
 
-from streammiml.bags.chunks import Decode, Record, fetch_checked
+from streammiml.bags.chunks import Decode, Record, fetch_checked, one_by_one
 from streammiml.bags.layout import ArrayEntry, Manifest
 from streammiml.bags.place import Place
 
@@ -31,7 +34,48 @@ def _decoder(entry: ArrayEntry) -> Decode:
         else:
             out[:] = np.frombuffer(raw if unpack is None else unpack(raw), dtype)[: len(out)]
 
-    return decode
+    whole = one_by_one(decode, entry.width)
+    if entry.coding != "blosc":
+        return whole
+
+    def decode_blosc(raw: NDArray[np.uint8], records: list[Record], out: NDArray[Any]) -> None:
+        if not _decompressed(raw, records, out, entry.width * dtype.itemsize):
+            whole(raw, records, out)
+
+    return decode_blosc
+
+
+@cache
+def _blosc() -> Callable[[int, int, int, int], int] | None:
+    """The C function behind numcodecs' blosc, which spends a third of its time on its arguments.
+
+    Numcodecs does not promise it (seen in 0.16); None where it cannot be found.
+    """
+    try:
+        found = ctypes.CDLL(blosc.__file__).blosc_decompress_ctx
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    found.restype = ctypes.c_int
+    return cast("Callable[[int, int, int, int], int]", found)
+
+
+def _decompressed(
+    raw: NDArray[np.uint8], records: list[Record], out: NDArray[Any], element: int
+) -> bool:
+    """Decompress chunks, whose checksums have been seen to; False where it does not come out."""
+    decompress = _blosc()
+    if decompress is None:
+        return False
+    source, target = (each.__array_interface__["data"][0] for each in (raw, out))
+    source -= records[0].offset
+    for record in records:
+        size = record.elements * element
+        # The last chunk of an array is longer than what is wanted of it: too little room.
+        if decompress(source + record.offset, target, size, 1) != size:
+            return False
+        target += size
+    return True
 
 
 def attributes(place: Place, manifest: Manifest) -> dict[str, Any]:
