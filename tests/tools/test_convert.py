@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import multiprocessing
 import os
 import re
 from collections import Counter
 from dataclasses import replace
 
+import dask
 import numpy as np
 import pytest
 from hypothesis import given
@@ -794,6 +796,25 @@ def test_verb__labels_from_an_empty_file_are_refused(tmp_path):
     (tmp_path / "labels.txt").write_text("\n")
     with pytest.raises(StreammimlError, match=r"labels.txt is empty; it holds the name of a label"):
         module.with_label_file(SourceOptions(labels=(str(tmp_path / "labels.txt"),)))
+
+
+@pytest.mark.slow
+def test_workers__that_die_say_which_option_to_lower(source, tmp_path):
+    # Loaded before its settings are changed: they would replace its own otherwise.
+    pytest.importorskip("distributed")
+
+    def kill(_):
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    said = r"its workers died .*; lower --memory, or give workers more memory$"
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        pytest.raises(StreammimlError, match=said),
+    ):
+        convert(source, tmp_path / "out.zarr", None, SMALL, workers=1, watch=kill)
+    convert(source, tmp_path / "out.zarr", None, SMALL)
+    assert content(tmp_path / "out.zarr") == content(source)
 
 
 @pytest.mark.slow
