@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
     programs = environment("demo" if job == "demo" else "dev")
     command = {
         "demo": ["streammiml", "demo", *rest],
-        "test": ["python", "-m", "pytest", *rest],
+        "test": ["python", "-m", "pytest", "-n", "auto", *rest],
         "exec": rest,
     }[job]
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
