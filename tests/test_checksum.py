@@ -10,7 +10,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml import checksum
+from streammiml import checksum, fast_crc
+
+
+@pytest.fixture(scope="module", params=["package", "fast"])
+def first_wrong(request):
+    if request.param == "package":
+        return checksum.first_wrong
+    if not fast_crc.is_fast():
+        pytest.skip("this processor knows no faster way")
+    return fast_crc.first_wrong
 
 
 def pieces_of(sizes, seed):
@@ -24,8 +33,8 @@ def pieces_of(sizes, seed):
     sizes=st.lists(st.integers(1, 1500) | st.integers(60_000, 70_000), min_size=1, max_size=6),
     seed=st.integers(0, 99),
 )
-def test_first_wrong__agrees_with_the_package(sizes, seed):
-    assert checksum.first_wrong(*pieces_of(sizes, seed)) == -1
+def test_first_wrong__agrees_with_the_package(first_wrong, sizes, seed):
+    assert first_wrong(*pieces_of(sizes, seed)) == -1
 
 
 @given(
@@ -34,37 +43,48 @@ def test_first_wrong__agrees_with_the_package(sizes, seed):
     at=st.floats(0, 1, exclude_max=True),
     bit=st.integers(0, 7),
 )
-def test_first_wrong__names_the_piece_of_a_flipped_bit(sizes, seed, at, bit):
+def test_first_wrong__names_the_piece_of_a_flipped_bit(first_wrong, sizes, seed, at, bit):
     buffer, counts, crcs = pieces_of(sizes, seed)
     place = int(at * len(buffer))
     buffer[place] ^= 1 << bit
     want = int(np.searchsorted(np.cumsum(sizes), place, "right"))
-    assert checksum.first_wrong(buffer, counts, crcs) == want
+    assert first_wrong(buffer, counts, crcs) == want
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_536, 1 << 20, (1 << 24) + 3])
-def test_first_wrong__takes_pieces_of_any_size_from_any_address(size):
+def test_first_wrong__takes_pieces_of_any_size_from_any_address(first_wrong, size):
     for start in (0, 1, 5):
         buffer, counts, crcs = pieces_of([size], start)
         moved = np.empty(size + start, np.uint8)[start:]
         moved[:] = buffer
-        assert checksum.first_wrong(moved, counts, crcs) == -1
+        assert first_wrong(moved, counts, crcs) == -1
 
 
-def test_first_wrong__finds_pieces_that_are_swapped():
+def test_first_wrong__finds_pieces_that_are_swapped(first_wrong):
     buffer, counts, crcs = pieces_of([5000, 5000], 1)
     swapped = np.concatenate([buffer[5000:], buffer[:5000]])
-    assert checksum.first_wrong(swapped, counts, crcs) == 0
+    assert first_wrong(swapped, counts, crcs) == 0
 
 
 def test_first_wrong__does_without_a_fast_processor():
     """A processor that numba is told to know nothing of takes the package."""
     words = (
         "import numpy as np; from streammiml import checksum; from crc32c import crc32c;"
-        "a = np.arange(99, dtype=np.uint8);"
-        "assert not checksum.is_fast();"
-        "assert checksum.first_wrong(a, np.array([99]), np.array([crc32c(a)])) == -1;"
-        "assert checksum.first_wrong(a, np.array([50, 49]), np.array([crc32c(a[:50]), 7])) == 1"
+        "a = np.arange(3 << 20).astype(np.uint8); n = len(a);"
+        "assert not checksum.has_fast_way();"
+        "assert checksum.first_wrong(a, np.array([n]), np.array([crc32c(a)])) == -1;"
+        "assert checksum.first_wrong(a, np.array([9, n - 9]), np.array([crc32c(a[:9]), 7])) == 1"
     )
     for name, value in (("NUMBA_CPU_NAME", "generic"), ("NUMBA_DISABLE_JIT", "1")):
         subprocess.run([sys.executable, "-c", words], env={**os.environ, name: value}, check=True)
+
+
+def test_first_wrong__loads_no_compiler_for_little():
+    words = (
+        "import sys, numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "a = np.arange(9, dtype=np.uint8);"
+        "assert checksum.first_wrong(a, np.array([9]), np.array([crc32c(a)])) == -1;"
+        "import streammiml.bags.store;"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", words], check=True)
