@@ -184,4 +184,4 @@ def cases(smoke: bool) -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder:
         yield jsonl_case(Path(folder), 300 if smoke else 12_000, pairs)
     with tempfile.TemporaryDirectory() as folder:
-        yield workers_case(Path(folder), 300 if smoke else 24_000, pairs)
+        yield workers_case(Path(folder), 300 if smoke else 72_000, pairs)
