@@ -265,7 +265,7 @@ def span_bytes(memory: int, n_processes: int, asked: int = SPAN_BYTES) -> int:
 def check_spans(plan: Plan, memory: int, n_processes: int) -> None:
     """Refuse to go on with spans that were cut for more memory than is allowed now."""
     asked = plan.options.span_bytes
-    if span_bytes(memory, n_processes) < asked:
+    if span_bytes(memory, n_processes, asked) < asked:
         raise StreammimlError(
             f"{plan.destination} was begun in spans of {format_size(asked)}, which need --memory "
             f"{math.ceil(HELD_SPANS * n_processes * asked / (1 << 20))}MiB; give that, or remove "

@@ -40,7 +40,7 @@ from streammiml_tools.conversion import (
     span_bytes,
     targets_of,
 )
-from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.base import SPAN_BYTES, SourceError, SourceOptions
 from streammiml_tools.readers.text import twice
 from streammiml_tools.showing import Show
 from streammiml_tools.sources import Sources, change_of, find_sources, noted_of
@@ -236,8 +236,12 @@ def understood(
 ) -> Plan:
     """What the first pass over a source makes of it; nothing is written."""
     memory = parse_size(settings.memory)
-    size = span_bytes(memory, n_processes, options.span_bytes)
-    options = replace(options, span_bytes=size)
+    asked = options.span_bytes
+    if asked == SPAN_BYTES and (settings.shuffle or options.group):
+        # What is put in order is read from every span for every part of the result: fewer, longer
+        # ones. Half of what fits, since keys are held beside them.
+        asked = max(asked, span_bytes(memory, n_processes, memory) // 2)
+    options = replace(options, span_bytes=span_bytes(memory, n_processes, asked))
     scan = found.reader.scan(found.paths, options)
     where = ", ".join(str(path) for path in found.paths[:3])
     check_memory(scan, memory, n_processes, where)

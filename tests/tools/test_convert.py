@@ -30,8 +30,9 @@ from streammiml_tools.conversion import (
     span_bytes,
     work_folder,
 )
-from streammiml_tools.convert import convert
+from streammiml_tools.convert import convert, understood
 from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
+from streammiml_tools.sources import find_sources
 from tests.stores import (
     assert_same,
     made_block,
@@ -716,6 +717,22 @@ def test_file_that_grows_beyond_measure__is_refused(tmp_path, monkeypatch):
 def test_spans__follow_memory():
     assert span_bytes(1 << 30, 1) == 32 << 20
     assert span_bytes(64 << 20, 2) == 4 << 20
+
+
+def test_spans__of_what_is_put_in_order_are_long(source, tmp_path):
+    out, settings = tmp_path / "out.zarr", ConvertConfig(memory="4GiB", shuffle=True)
+    found = find_sources([str(source)], SourceOptions())
+    plan = understood(found, str(out), settings, SourceOptions(), 1)
+    assert plan.options.span_bytes == 256 << 20
+
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, out, settings, watch=stop)
+    convert(source, out, settings)
+    convert(source, tmp_path / "other.zarr", ConvertConfig(memory="8MiB", shuffle=True))
+    assert sm.open_store(out).fingerprint == sm.open_store(tmp_path / "other.zarr").fingerprint
 
 
 # The verb.
