@@ -75,13 +75,20 @@ class OpenFile:
         self._path, self._bypass = path, bypass and may_bypass()
         self._asks = may_bypass() and hasattr(os, "posix_fadvise")
         self._asked: set[int] = set()
-        self._past: int | None = None
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # At once, not at the first long read: two threads would both open it, and one be lost.
+        self._past = self._opened_past() if self._bypass else None
 
     def __del__(self) -> None:
         for fd in (getattr(self, "_fd", None), getattr(self, "_past", None)):
             if fd is not None:
                 os.close(fd)
+
+    def _opened_past(self) -> int | None:
+        assert _DIRECT is not None, "asked before"
+        with suppress(OSError):
+            return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+        return None
 
     def read(self, offset: int, buffer: memoryview) -> int:
         """Fill the buffer; returns its bytes, fewer where the file ends before."""
@@ -108,15 +115,12 @@ class OpenFile:
 
     def _read_past(self, offset: int, buffer: memoryview) -> int:
         """Read whole pages from the disk and copy the range out of them; 0 where it cannot be."""
-        try:
-            if self._past is None:
-                assert _DIRECT is not None, "asked before"
-                self._past = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
-            return self._copied(self._past, offset, buffer)
-        except OSError:
+        if self._past is not None:
             # No such way on this file system, or a fault that the plain read will meet and name.
-            self._bypass = False
-            return 0
+            with suppress(OSError):
+                return self._copied(self._past, offset, buffer)
+        self._bypass = False
+        return 0
 
     @staticmethod
     def _copied(past: int, offset: int, buffer: memoryview) -> int:

@@ -52,8 +52,9 @@ class LocalPlace:
         self._open = lru_cache(OPEN_FILES)(lambda key: OpenFile(path / key, bypass=self._bypass))
 
     def expect(self, n_bytes: int) -> None:
-        """Prepare for reading all over as many bytes; before the first read."""
+        """Prepare for reading all over as many bytes; files that are open begin anew."""
         self._bypass = outgrows_cache(n_bytes)
+        self.forget()
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the file, or raise Unreadable."""

@@ -3,7 +3,9 @@
 import ctypes
 import mmap
 import os
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.bags import cold
+from streammiml.bags.block import BagBlock
 from streammiml.bags.cold import OpenFile
+from streammiml.bags.store import open_store
+from tests.stores import BACKENDS, write_store
 
 SIZE = 9 * 1024 * 1024 + 77
 WHOLE = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
@@ -108,6 +113,50 @@ def test_read__falls_back_where_the_file_system_knows_no_other_way(path, monkeyp
     forget(path)
     file = OpenFile(path, bypass=True)
     np.testing.assert_array_equal(read(file, 5, 1 << 20), WHOLE[5 : 5 + (1 << 20)])
+
+
+def open_descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_read__by_several_threads_at_once_leaves_no_descriptor_open(path):
+    before = open_descriptors()
+    for _ in range(20):
+        file, start = OpenFile(path, bypass=True), threading.Barrier(8)
+
+        def long_read(file=file, start=start):
+            start.wait()
+            read(file, 0, cold.COLD_BYTES)
+
+        threads = [threading.Thread(target=long_read) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        del file, long_read, threads, thread
+    assert open_descriptors() <= before
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opening__that_looked_at_a_file_lets_it_be_read_past_the_cache(
+    tmp_path, monkeypatch, backend
+):
+    """Footers are looked at when a Parquet store is opened, before anything is known of it."""
+    rows = np.ones((1000, 32), np.float32)
+    write_store(tmp_path / f"x.{backend}", BagBlock.from_bags([rows], [[0]]))
+    monkeypatch.setenv("STREAMMIML_DIRECT", "always")
+    store = open_store(tmp_path / f"x.{backend}")
+    past, real = [], os.open
+
+    def noting(where, flags, *rest, **more):
+        if flags & os.O_DIRECT:
+            past.append(str(where))
+        return real(where, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", noting)
+    np.testing.assert_array_equal(store.read(0, 1).rows, rows)
+    data = [file for file, _, _ in store.manifest.files if "rows" in file or backend == "parquet"]
+    assert str(tmp_path / f"x.{backend}" / data[0]) in past
 
 
 def test_read__is_plain_when_told_so(path, monkeypatch):
