@@ -7,6 +7,7 @@ been checked. Chunks that lie end to end are fetched by one read.
 
 from __future__ import annotations
 
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property, lru_cache
@@ -18,7 +19,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
-from streammiml.bags.place import LocalPlace, Place, Unreadable
+from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
 from streammiml.checksum import first_wrong
 from streammiml.errors import StoreError
 
@@ -42,7 +43,10 @@ DecodeOne = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
 
 TABLE_PAGES = 128
 CACHED_PIECES = 64
+CACHED_BYTES = 8 << 20
 _LINE, _PAGE = 64, 4096
+# What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
+_UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, zlib.error)
 
 
 def damaged(place: Place, key: str, what: str) -> StoreError:
@@ -285,7 +289,14 @@ class VerifiedArray:
             raw = landing(run.n_bytes, begin)
             self._fetch_run(run, raw)
             end = done + int(run.records["elements"].sum()) * width
-            self._decode(raw, [Record._make(each) for each in run.records.tolist()], out[done:end])
+            records = [Record._make(each) for each in run.records.tolist()]
+            try:
+                self._decode(raw, records, out[done:end])
+            except StoreError:
+                raise
+            except _UNDECODABLE as error:
+                what = f"lies: {self.name} from element {records[0].first} on {reason(error)}"
+                raise damaged(self._place, self._files[records[0].file][0], what) from error
             done = end
         return out
 
@@ -315,13 +326,19 @@ class CachedArray(VerifiedArray):
     ) -> None:
         super().__init__(*args)
         self._inspect, self._joints = inspect, joints
-        self._piece = lru_cache(CACHED_PIECES)(self._read_piece)
 
     @cached_property
     def _unit(self) -> int:
-        """Elements of a piece: a few chunks, or one that is longer."""
+        """Elements of a piece: a few chunks, or, where most are longer than those, one."""
         _, page = self.table.page(0)
-        return max(int(page.records["elements"][0]), 4 * INDEX_PIECE)
+        lengths = np.sort(page.records["elements"])
+        return max(int(lengths[len(lengths) // 2]), 4 * INDEX_PIECE)
+
+    @cached_property
+    def _piece(self) -> Callable[[int], NDArray[Any]]:
+        """Pieces by number; of long ones, which others wrote, fewer are kept."""
+        kept = CACHED_BYTES // (self._unit * self.dtype.itemsize)
+        return lru_cache(min(max(kept, 2), CACHED_PIECES))(self._read_piece)
 
     def _read_piece(self, number: int) -> NDArray[Any]:
         first = number * self._unit

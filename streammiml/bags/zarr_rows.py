@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
@@ -17,6 +18,8 @@ from streammiml.bags.layout import ArrayEntry, Manifest
 from streammiml.bags.place import Place
 
 UNPACK = {"blosc": blosc.decompress, "zstd": zstd.decompress, "gzip": gzip.GZip().decode}
+_HEADER = struct.Struct("<4xI4xI")
+"""Of a blosc chunk: bytes that it holds, and bytes that it is."""
 
 
 def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:  # noqa: ARG001
@@ -29,10 +32,15 @@ def _decoder(entry: ArrayEntry) -> Decode:
 
     def decode(raw: NDArray[np.uint8], record: Record, out: NDArray[Any]) -> None:
         padded = record.first + record.elements == entry.length
+        if entry.coding == "blosc" and not _is_whole(raw, 0, len(raw), out.nbytes):
+            raise ValueError("its header asks for more bytes than it has, or has fewer values")
         if entry.coding == "blosc" and not padded:
             blosc.decompress(raw, out)
-        else:
-            out[:] = np.frombuffer(raw if unpack is None else unpack(raw), dtype)[: len(out)]
+            return
+        values = np.frombuffer(raw if unpack is None else unpack(raw), dtype)
+        if len(values) < len(out) or (len(values) > len(out) and not padded):
+            raise ValueError(f"it has {len(values)} values, expected {len(out)}")
+        out[:] = values[: len(out)]
 
     whole = one_by_one(decode, entry.width)
     if entry.coding != "blosc":
@@ -43,6 +51,17 @@ def _decoder(entry: ArrayEntry) -> Decode:
             whole(raw, records, out)
 
     return decode_blosc
+
+
+def _is_whole(raw: NDArray[np.uint8], at: int, size: int, wanted: int) -> bool:
+    """Whether a blosc chunk of ``size`` bytes says to be no longer, and to hold what is wanted.
+
+    The library takes its word: it would read on behind it, or leave values as they were.
+    """
+    if size < _HEADER.size:
+        return False
+    holds, length = _HEADER.unpack_from(raw.data, at)
+    return bool(length <= size and holds >= wanted)
 
 
 @cache
@@ -68,11 +87,13 @@ def _decompressed(
     if decompress is None:
         return False
     source, target = (each.__array_interface__["data"][0] for each in (raw, out))
-    source -= records[0].offset
+    begin = records[0].offset
     for record in records:
-        size = record.elements * element
+        size, at = record.elements * element, record.offset - begin
+        if not _is_whole(raw, at, record.nbytes, size):
+            return False
         # The last chunk of an array is longer than what is wanted of it: too little room.
-        if decompress(source + record.offset, target, size, 1) != size:
+        if decompress(source + at, target, size, 1) != size:
             return False
         target += size
     return True

@@ -1,19 +1,23 @@
 """Arrays by range: any cutting, any range; a fault that passes, and one that stays."""
 
 import json
+import struct
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from numcodecs import blosc, gzip, zstd
 
 from streammiml.bags import zarr_rows, zarr_writing
 from streammiml.bags.appending import ArrayWriter, table_pages
 from streammiml.bags.block import BagBlock
-from streammiml.bags.chunks import CachedArray, VerifiedArray, fetch_checked
-from streammiml.bags.layout import RECORD, table_key
+from streammiml.bags.chunks import CACHED_BYTES, CachedArray, VerifiedArray, fetch_checked
+from streammiml.bags.layout import RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Unreadable
 from streammiml.errors import StoreError
 from tests.stores import BACKENDS, sizes, write_store
@@ -248,3 +252,94 @@ def test_read__of_little_holds_little(tmp_path):
             while whole.base is not None:
                 whole = whole.base
             assert whole.nbytes <= 2 * rows.nbytes
+
+
+def chunks_as_they_are(folder, raws, *, dtype="float32", coding, elements):
+    """An array of chunks with these bytes, whatever is in them."""
+    (folder / "x").write_bytes(b"".join(raws))
+    ends = np.cumsum([0, *map(len, raws)])
+    firsts = np.cumsum([0, *elements])
+    records = [
+        (first, end, count, len(raw), crc32c(raw), 0)
+        for first, end, count, raw in zip(firsts, ends, elements, raws, strict=False)
+    ]
+    table = np.array(records, RECORD)
+    (folder / "_streammiml").mkdir()
+    (folder / table_key("x")).write_bytes(table.tobytes())
+    entry = ArrayEntry(
+        dtype=dtype, length=int(firsts[-1]), width=1, coding=coding, pages=table_pages(table)
+    )
+    return FaultyPlace(folder), "x", entry, [["x", int(ends[-1]), 0]], decoder(entry)
+
+
+def blosc_chunk(n_values):
+    return blosc.compress(np.random.default_rng(0).random(n_values, "f4"), b"lz4", 5, 0)
+
+
+def with_number(raw, at, number):
+    out = bytearray(raw)
+    struct.pack_into("<I", out, at, number)
+    return bytes(out)
+
+
+LIES = {
+    "too few values": ("blosc", blosc_chunk(90)),
+    "too many values": ("blosc", blosc_chunk(110)),
+    "cut short": ("blosc", blosc_chunk(100)[:40]),
+    "no header": ("blosc", b"abc"),
+    "longer than it is": ("blosc", with_number(blosc_chunk(100), 12, 1 << 20)),
+    "more bytes than it has": ("blosc", with_number(blosc_chunk(100), 4, 1 << 20)),
+    "one value, zstd": ("zstd", zstd.compress(np.ones(1, "f4"))),
+    "too many values, zstd": ("zstd", zstd.compress(np.ones(110, "f4"))),
+    "no zstd": ("zstd", b"abc"),
+    "too few values, gzip": ("gzip", gzip.GZip().encode(np.ones(90, "f4"))),
+    "cut short, gzip": ("gzip", gzip.GZip().encode(np.ones(100, "f4"))[:-12]),
+}
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "numcodecs"])
+@pytest.mark.parametrize("lie", LIES)
+def test_chunk_with_the_right_checksum__that_does_not_decode_is_refused(
+    tmp_path, monkeypatch, lie, direct
+):
+    """Others can seal what they wrote wrongly; no byte behind it is read, none is left unset."""
+    if not direct:
+        monkeypatch.setattr(zarr_rows, "_blosc", lambda: None)
+    coding, wrong = LIES[lie]
+    pack = {"blosc": lambda v: blosc.compress(v, b"lz4", 5, 0), "zstd": zstd.compress}
+    right = pack.get(coding, gzip.GZip().encode)(np.arange(100, dtype="f4"))
+    raws, elements = [bytes(right), bytes(wrong), bytes(right)], [100, 100, 70]
+    array = VerifiedArray(*chunks_as_they_are(tmp_path, raws, coding=coding, elements=elements))
+    np.testing.assert_array_equal(array.read(200, 270), np.arange(70))
+    with pytest.raises(
+        StoreError, match=r"/x lies: x from element \d+ on cannot be read: .*; rest"
+    ):
+        array.read(0, 270)
+
+
+def test_cached_range__of_chunks_that_differ_decodes_each_about_once(tmp_path):
+    """A short first chunk does not make many pieces of the long ones behind it."""
+    elements = [10, *[40_000] * 5]
+    raws = [bytes(blosc.compress(np.full(n, n, "i8"), b"lz4", 5, 0)) for n in elements]
+    place, *rest = chunks_as_they_are(
+        tmp_path, raws, dtype="int64", coding="blosc", elements=elements
+    )
+    array = CachedArray(place, *rest, inspect=lambda _: None)
+    for start in range(0, 200_010, 100):
+        array.read(start, min(start + 100, 200_010))
+    assert place.reads <= 1 + len(elements)
+
+
+def test_cached_range__of_huge_chunks_keeps_few(tmp_path):
+    size = 1 << 19
+    raws = [bytes(blosc.compress(np.full(size, n, "i8"), b"lz4", 5, 0)) for n in range(8)]
+    array = CachedArray(
+        *chunks_as_they_are(tmp_path, raws, dtype="int64", coding="blosc", elements=[size] * 8),
+        inspect=lambda _: None,
+    )
+    tracemalloc.start()
+    for number in range(8):
+        assert array.read(number * size, number * size + 1).tolist() == [number]
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 1.5 * CACHED_BYTES
