@@ -142,6 +142,12 @@ class ForeignArray:
                     f"{self._place.name}/{key}: chunk {slot} is not there; write all chunks "
                     "(zarr leaves out chunks of zeros unless write_empty_chunks is set)"
                 )
+            whole = step * self.width * self.dtype.itemsize
+            if self.coding == "raw" and size != whole:
+                raise StoreError(
+                    f"{self._place.name}/{key} is damaged: chunk {slot} has {size} bytes, "
+                    f"expected {whole}; restore the file"
+                )
             yield key, offset, size, first, min(step, self.length - first)
 
     def _slots(self, key: str, per_file: int) -> list[tuple[int, int]]:

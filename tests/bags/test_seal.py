@@ -101,6 +101,20 @@ def test_seal__zarr_of_any_listed_codec_has_our_fingerprint(options, tmp_path):
     np.testing.assert_array_equal(store.read(1, 3).rows, block.rows[2:])
 
 
+def test_seal__refuses_a_plain_chunk_that_was_cut(tmp_path):
+    """The last chunk is padded: without a look at each, rows would move up and none be missing."""
+    for name, arrays in (("a", dense_arrays(rows=None)), ("b", {"rows": dense_arrays()["rows"]})):
+        chunks = {"chunks": (4, 4)} if name == "b" else {}
+        zarr_group(tmp_path / f"{name}.zarr", arrays, {"n_labels": 3}, **chunks)
+    (tmp_path / "b.zarr/rows").rename(tmp_path / "a.zarr/rows")
+    cut = tmp_path / "a.zarr/rows/c/0/0"
+    cut.write_bytes(cut.read_bytes()[:-16])
+    with pytest.raises(
+        StoreError, match=r"rows/c/0/0 is damaged: chunk 0 has 48 bytes, expected 64"
+    ):
+        seal(tmp_path / "a.zarr")
+
+
 def test_seal__sparse_zarr_with_ids_and_row_labels(tmp_path):
     rows = SparseRows(np.array([0, 2, 2, 3]), np.array([1, 7, 0]), np.array([0.5, 2, 3]), 9)
     arrays = {
