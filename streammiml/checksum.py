@@ -38,4 +38,7 @@ def _fast() -> Any:
 @cache
 def has_fast_way() -> bool:
     """Whether this processor multiplies wide vectors without carry, and we may compile for it."""
-    return bool(_fast().is_fast())
+    try:
+        return bool(_fast().is_fast())
+    except RuntimeError:  # Numba's, where no folder takes what it compiles: reading goes on.
+        return False

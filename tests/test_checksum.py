@@ -79,6 +79,19 @@ def test_first_wrong__does_without_a_fast_processor():
         subprocess.run([sys.executable, "-c", words], env={**os.environ, name: value}, check=True)
 
 
+def test_first_wrong__does_without_a_folder_for_what_is_compiled():
+    words = (
+        "import numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "a = np.arange(3 << 20).astype(np.uint8);"
+        "assert checksum.first_wrong(a, np.array([len(a)]), np.array([crc32c(a)])) == -1"
+    )
+    nowhere = {
+        "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator",
+        "NUMBA_CACHE_DIR": f"{os.devnull}/nowhere",
+    }
+    subprocess.run([sys.executable, "-c", words], env={**os.environ, **nowhere}, check=True)
+
+
 def test_first_wrong__loads_no_compiler_for_little():
     words = (
         "import sys, numpy as np; from streammiml import checksum; from crc32c import crc32c;"
