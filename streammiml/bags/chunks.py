@@ -41,7 +41,7 @@ come along."""
 DecodeOne = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
 """The same for the bytes of one chunk."""
 
-TABLE_PAGES = 128
+TABLE_PAGES = 64
 CACHED_PIECES = 64
 CACHED_BYTES = 8 << 20
 _LINE, _PAGE = 64, 4096
