@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,18 @@ def scratch() -> Iterator[Path]:
     fast = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="streammiml-", dir=fast) as folder:
         yield Path(folder)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The digest of every file below a folder, but of locks.
+
+    Not the bytes: where a comparison fails, pytest would lay them out against each other for hours.
+    """
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != "_lock")
+    return {
+        file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in files
+    }
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def environment(extra: str) -> Path:
     print(f"streammiml: installing into {folder}", file=sys.stderr, flush=True)
     if not (programs / "python").exists():
         venv.create(folder, with_pip=True)
-    install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
+    install = [str(programs / "python"), "-m", "pip", "install", "-qq"]
     install += ["--disable-pip-version-check", "--editable", f".[{extra}]"]
     subprocess.run(install, cwd=ROOT, check=True)
     stamp.write_text(wanted)

@@ -20,6 +20,7 @@ from tests.stores import (
     BACKENDS,
     as_sparse,
     assert_same,
+    content,
     made_block,
     made_spec,
     plain,
@@ -29,12 +30,6 @@ from tests.stores import (
     write_store,
 )
 from tests.strategies import corpora, cuttings
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """Every file below a folder, and what is in it."""
-    files = (file for file in path.rglob("*") if file.is_file())
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
 
 
 @given(corpus=corpora(), backend=st.sampled_from(BACKENDS), cut=cuttings(), data=st.data())

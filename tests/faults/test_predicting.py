@@ -11,7 +11,7 @@ import pytest
 
 from streammiml.measure.folder import COMPLETE
 from tests.measure.models import made_model
-from tests.stores import made_block, made_spec, scratch, write_parts
+from tests.stores import content, made_block, made_spec, scratch, write_parts
 
 ROOT = Path(__file__).parents[2]
 N_BAGS = 30
@@ -49,11 +49,6 @@ def predicting():
         made = Predicting(folder)
         yield made
         made.close()
-
-
-def content(folder):
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(p.relative_to(folder)): p.read_bytes() for p in files if p.name != "_lock"}
 
 
 def clean(predicting, format):

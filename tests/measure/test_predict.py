@@ -6,7 +6,6 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -27,7 +26,16 @@ from streammiml.measure.predict import model_digest, predict
 from streammiml.model import LabelRule
 from tests.clusters import outside_cluster
 from tests.measure.models import made_model
-from tests.stores import as_sparse, made_block, made_spec, plain, scratch, write_parts, write_store
+from tests.stores import (
+    as_sparse,
+    content,
+    made_block,
+    made_spec,
+    plain,
+    scratch,
+    write_parts,
+    write_store,
+)
 
 MODEL = made_model(rule=LabelRule())
 N_BAGS = 60
@@ -76,14 +84,6 @@ def expected(model, block):
 
 def records(out):
     return ds.dataset(out).to_table().to_pylist()
-
-
-def content(folder):
-    """Every file that readers see, and the mark, by name."""
-    files = (path for path in sorted(Path(folder).rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in files if path.name != "_lock"
-    }
 
 
 @in_small_parts

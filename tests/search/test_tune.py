@@ -17,7 +17,7 @@ from streammiml.search import tune as module
 from streammiml.search.folds import Folds
 from streammiml.search.tune import figures_of, tune
 from tests.planted import planted
-from tests.stores import scratch, write_store
+from tests.stores import content, scratch, write_store
 
 BASE = TrainConfig(max_steps=240, epochs=5, shared_dim=8, validation=0.2)
 GRID = {"subconcepts": [1, 2], "step_size": [1e-6, 0.05, 0.1]}
@@ -33,11 +33,6 @@ def store(tmp_path_factory):
 def found(store, tmp_path_factory):
     run = tmp_path_factory.mktemp("tune") / "run"
     return run, tune(store, run, BASE, grid=GRID, threads=2)
-
-
-def content(run):
-    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != "_lock")
-    return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 
 def test_tune__discards_settings_and_writes_a_table_and_the_winner(found):

@@ -53,9 +53,3 @@ def bags_of(store: Bags) -> Iterator[tuple]:
         start, stop = block.bag_offsets[bag : bag + 2]
         known = None if block.row_labels is None else tuple(block.row_labels[start:stop].tolist())
         yield ids[bag], tuple(block.labels_of(bag).tolist()), block.rows_of(bag).tobytes(), known
-
-
-def content(path: Path) -> dict[str, bytes]:
-    """Every file of a store."""
-    files = (file for file in path.rglob("*") if file.is_file())
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}

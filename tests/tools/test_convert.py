@@ -35,6 +35,7 @@ from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
 from streammiml_tools.sources import find_sources
 from tests.stores import (
     assert_same,
+    content,
     made_block,
     made_spec,
     plain,
@@ -43,7 +44,7 @@ from tests.stores import (
     write_store,
 )
 from tests.strategies import blocks
-from tests.tools.corpora import bags_of, content, save_npy, save_npz
+from tests.tools.corpora import bags_of, save_npy, save_npz
 
 SMALL = SourceOptions(span_bytes=256)
 
