@@ -1,0 +1,190 @@
+"""The paper's tables: its protocol, our three modes, and what a user would take instead.
+
+``python -m benchmarks paper [--sets NAME_OR_FILE,…] [--splits N]``. Random splits into two thirds
+and one third, seeds 0 to N - 1; settings by 3-fold cross validation inside the two thirds, at most
+32 of them, most discarded early; the test third is looked at once. Sets by name are found in
+STREAMMIML_DATA, and any other MIML file is read by its path; peers run in the interpreter that
+STREAMMIML_PEERS_PYTHON names, and are left out without it.
+
+Each (set, split, method) is a line of ``results/paper.jsonl`` as soon as it is known, so a run that
+was killed goes on; a line whose settings are no longer ours is measured again. ``results/paper.md``
+is written from these lines at the end, and at once with ``--splits 0``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.__main__ import commit
+from benchmarks.paper_digits import SUBCONCEPTS, grouped_digits
+from benchmarks.paper_ours import MODES, measured
+from benchmarks.paper_sets import FIGURES, FILES, PaperSet, folds, load, made, split
+from benchmarks.paper_table import write_page
+from streammiml.config import TrainConfig
+from streammiml.measure.metric import ScoredBlock
+from streammiml.measure.registry import chosen
+from streammiml.search.grid import key_of
+
+RESULTS = Path(__file__).with_name("results")
+OURS = ("default", "paper", "best")
+PEERS = ("forest", "logistic", "plt", "lightfm", "torch_warp")
+# Tables 4 and 5 of the paper are of these sets.
+VARIANTS = ("K=1", "K=5", "K=10", "K=15", "V1", "V2")
+VARIED = ("scene", "reuters", "made")
+DIGITS = "digits in groups"
+LONGEST_SECONDS = 3600
+
+
+class Lines:
+    """What was measured before, and what is measured now, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.found: dict[tuple[str, int, str], dict[str, Any]] = {}
+        if path.exists():
+            for text in path.read_text("utf-8").splitlines():
+                line = json.loads(text)
+                self.found[line["set"], line["split"], line["method"]] = line
+
+    def known(self, name: str, seed: int, method: str, key: str) -> bool:
+        return self.found.get((name, seed, method), {}).get("key") == key
+
+    def add(self, line: dict[str, Any]) -> None:
+        self.found[line["set"], line["split"], line["method"]] = line
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def methods_of(name: str, smoke: bool) -> list[str]:
+    peers = list(PEERS) if "STREAMMIML_PEERS_PYTHON" in os.environ else []
+    asked = os.environ.get("STREAMMIML_PAPER_METHODS")
+    every = [*OURS, *(VARIANTS if name in VARIED else ()), *peers]
+    if smoke:
+        every = [*OURS, "V2", *peers[:2]]
+    return [method for method in every if asked is None or method in asked.split(",")]
+
+
+def settings_key(method: str) -> str:
+    """A name for all that decides what a method does, as far as settings go."""
+    if method not in MODES:
+        source = Path(__file__).with_name("paper_peers.py")
+        return key_of({"peer": method, "size": source.stat().st_size})
+    mode, base = MODES[method], TrainConfig().recorded()
+    return key_of({"given": dict(mode.given), "grid": dict(mode.grid), "base": base})
+
+
+def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
+    """Run a peer in its own interpreter and measure its scores as ours are measured."""
+    learn, test = split(len(data.block), seed)
+    block = data.block
+    truth = np.zeros((len(block), data.n_labels), bool)
+    truth[np.repeat(np.arange(len(block)), np.diff(block.label_offsets)), block.label_indices] = (
+        True
+    )
+    rows = block.rows if isinstance(block.rows, np.ndarray) else block.rows.dense()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        np.savez(
+            folder / "in.npz",
+            rows=rows,
+            bag_offsets=block.bag_offsets,
+            truth=truth,
+            learn=learn,
+            test=test,
+            fold=folds(len(learn)),
+        )
+        script = Path(__file__).with_name("paper_peers.py")
+        words = [os.environ["STREAMMIML_PEERS_PYTHON"], script, method]
+        words += [folder / "in.npz", folder / "out.npz", int(smoke)]
+        done = subprocess.run(
+            [*map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=LONGEST_SECONDS,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        if done.returncode:
+            return {"skipped": (done.stderr.strip().splitlines() or ["no message"])[-1]}
+        found = np.load(folder / "out.npz")
+        said = json.loads(str(found["said"]))
+        return {"figures": figures_of(block.take(test), found), **said}
+
+
+def figures_of(block: Any, found: Any) -> dict[str, float]:
+    knows_rows = "key_rows" in found and block.row_labels is not None
+    scores = np.ascontiguousarray(found["scores"], np.float32)
+    scored = ScoredBlock(
+        scores=scores,
+        dummy=np.zeros(len(scores), np.float32),
+        predicted=found["predicted"],
+        label_offsets=block.label_offsets,
+        labels=block.label_indices,
+        key_rows=found["key_rows"] if knows_rows else None,
+        bag_offsets=block.bag_offsets,
+        row_labels=block.row_labels if knows_rows else None,
+    )
+    metrics = chosen(FIGURES[: None if knows_rows else -1], row_labels=knows_rows)
+    return {each.name: float(each.finish(each.block(scored)).value) for each in metrics}
+
+
+def one_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
+    begun = time.perf_counter()
+    if method in MODES:
+        learn, test = split(len(data.block), seed)
+        found = measured(MODES[method], data, learn, test, smoke)
+    else:
+        found = peer_line(method, data, seed, smoke)
+    case = {"set": data.name, "split": seed, "method": method, "key": settings_key(method)}
+    return {**case, **found, "seconds": round(time.perf_counter() - begun, 1), "commit": commit()}
+
+
+def digits_lines(lines: Lines, n_splits: int, smoke: bool) -> Iterator[dict[str, Any]]:
+    for seed in range(n_splits):
+        for k in SUBCONCEPTS:
+            method = f"K={k}"
+            if not lines.known(DIGITS, seed, method, settings_key(method)):
+                found = grouped_digits(k, seed, smoke)
+                case = {"set": DIGITS, "split": seed, "method": method}
+                lines.add({**case, "key": settings_key(method), **found, "commit": commit()})
+                yield lines.found[DIGITS, seed, method]
+
+
+def cases(
+    smoke: bool, *, sets: str | None = None, splits: int | None = None
+) -> Iterator[dict[str, Any]]:
+    if smoke:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from _cases([made()], 1, Path(folder), smoke=True)
+        return
+    names = list(FILES) if sets is None else sets.split(",")
+    if "STREAMMIML_DATA" not in os.environ:
+        names = [name for name in names if name not in FILES]
+    with_digits = sets is None or DIGITS in names
+    chosen_sets = [load(name) for name in names if name != DIGITS]
+    n_splits = 30 if splits is None else splits
+    yield from _cases(chosen_sets, n_splits, RESULTS, smoke=False, digits=with_digits)
+
+
+def _cases(
+    sets: list[PaperSet], n_splits: int, folder: Path, *, smoke: bool, digits: bool = True
+) -> Iterator[dict[str, Any]]:
+    lines = Lines(folder / "paper.jsonl")
+    if digits:
+        yield from digits_lines(lines, n_splits, smoke)
+    # Split by split, so that whenever it is stopped all sets and methods have about as many.
+    for seed in range(n_splits):
+        for data in sets:
+            for method in methods_of(data.name, smoke):
+                if not lines.known(data.name, seed, method, settings_key(method)):
+                    lines.add(one_line(method, data, seed, smoke))
+                    yield lines.found[data.name, seed, method]
+    write_page(folder / "paper.md", list(lines.found.values()), commit())

@@ -1,0 +1,344 @@
+"""What a user would take instead, on the same splits; run by the interpreter that has them.
+
+``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``. IN has ``rows``, ``bag_offsets``, ``truth``,
+``learn``, ``test`` and ``fold`` (of each bag to learn from). OUT gets ``scores`` and ``predicted``
+of the test bags, ``key_rows`` where the method knows them, and ``said``, JSON of what was chosen.
+
+Settings are chosen by ranking loss inside the bags to learn from: all of them on the first fold,
+the better third on the other folds too, at most 32 of them. Where scores are probabilities a label
+is predicted from one half on; otherwise from the threshold that had the lowest Hamming loss out of
+fold; the highest label always is, as in ours, where every bag to learn from has a label.
+"""
+
+import json
+import math
+import sys
+import tempfile
+import warnings
+from importlib import import_module
+from itertools import product
+
+import numpy as np
+
+
+class Bags:
+    """Rows of all bags; ``pooled`` is what methods that know no bags get."""
+
+    def __init__(self, rows, offsets, truth):
+        self.rows, self.offsets, self.truth = rows, offsets, truth
+
+    def take(self, chosen):
+        parts = [self.rows[self.offsets[i] : self.offsets[i + 1]] for i in chosen]
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        return Bags(np.concatenate(parts), offsets, self.truth[chosen])
+
+    def pooled(self, *kinds):
+        of = {"mean": np.add, "max": np.maximum, "min": np.minimum}
+        found = []
+        for kind in kinds:
+            part = of[kind].reduceat(self.rows, self.offsets[:-1], axis=0)
+            found.append(part / np.diff(self.offsets)[:, None] if kind == "mean" else part)
+        return np.concatenate(found, axis=1)
+
+
+def ranking_loss(truth, scores):
+    """Mean share of (relevant, irrelevant) pairs in the wrong order; ties are wrong."""
+    losses = []
+    for own, values in zip(truth, scores, strict=True):
+        if own.any() and not own.all():
+            losses.append((values[own][:, None] <= values[~own]).mean())
+    return float(np.mean(losses)) if losses else 0.0
+
+
+def scaled(kind, learn, other):
+    """Features of both, scaled by those to learn from."""
+    if kind == "standard":
+        mean, width = learn.mean(axis=0), learn.std(axis=0)
+        width[width < 1e-6 * np.abs(learn).max()] = np.inf
+        return (learn - mean) / width, (other - mean) / width
+    if kind == "sqrt+unit":
+        learn, other = (np.copysign(np.sqrt(np.abs(x)), x) for x in (learn, other))
+    return tuple(
+        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (learn, other)
+    )
+
+
+class Peer:
+    """One method: its settings, and the scores of other bags after learning from some."""
+
+    probabilities = True
+    key_rows = None
+    cutoff = None
+
+    def settings(self):
+        raise NotImplementedError
+
+    def scores(self, learn, other, setting, final):
+        raise NotImplementedError
+
+
+class Forest(Peer):
+    """Trees on the minimum and maximum of each feature; 100 while choosing, 500 at last."""
+
+    def settings(self):
+        grid = product(("sqrt", 0.3, 0.6), (1, 2, 4))
+        return [{"max_features": share, "min_samples_leaf": leaf} for share, leaf in grid]
+
+    def scores(self, learn, other, setting, final):
+        ensemble = import_module("sklearn.ensemble")
+        n_trees = 500 if final else 100
+        model = ensemble.RandomForestClassifier(n_trees, random_state=0, n_jobs=1, **setting)
+        model.fit(learn.pooled("min", "max"), learn.truth)
+        parts = model.predict_proba(other.pooled("min", "max"))
+        # A label that all bags or none had has one column only.
+        columns = zip(parts, model.classes_, strict=True)
+        return np.column_stack(
+            [p[:, list(c).index(True)] if True in c else np.zeros(len(p)) for p, c in columns]
+        )
+
+
+class Logistic(Peer):
+    """A model a label on mean, maximum and minimum of each feature."""
+
+    def settings(self):
+        grid = product(
+            ("standard", "unit", "sqrt+unit"), (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+        )
+        return [{"scale": scale, "C": c} for scale, c in grid]
+
+    def scores(self, learn, other, setting, _):
+        linear = import_module("sklearn.linear_model")
+        kinds = "mean", "max", "min"
+        x, other_x = scaled(setting["scale"], learn.pooled(*kinds), other.pooled(*kinds))
+        out = np.zeros((len(other_x), learn.truth.shape[1]))
+        for label, own in enumerate(learn.truth.T):
+            if own.all() or not own.any():
+                out[:, label] = float(own.all())
+                continue
+            model = linear.LogisticRegression(C=setting["C"], max_iter=300, solver="liblinear")
+            out[:, label] = model.fit(x, own).predict_proba(other_x)[:, 1]
+        return out
+
+
+class Plt(Peer):
+    """napkinXC's probabilistic label trees on mean, maximum and minimum of each feature."""
+
+    def settings(self):
+        grid = product(("standard", "unit", "sqrt+unit"), (0.1, 0.3, 1, 3, 10), (100, 4))
+        return [{"scale": s, "C": c, "max_leaves": leaves} for s, c, leaves in grid]
+
+    def scores(self, learn, other, setting, _):
+        models, sparse = import_module("napkinxc.models"), import_module("scipy.sparse")
+        kinds = "mean", "max", "min"
+        x, other_x = scaled(setting["scale"], learn.pooled(*kinds), other.pooled(*kinds))
+        n_labels = learn.truth.shape[1]
+        with tempfile.TemporaryDirectory() as folder:
+            model = models.PLT(
+                folder,
+                max_leaves=setting["max_leaves"],
+                liblinear_c=setting["C"],
+                weights_threshold=0,
+                threads=1,
+                seed=0,
+            )
+            model.fit(sparse.csr_matrix(x), [np.flatnonzero(own).tolist() for own in learn.truth])
+            found = model.predict_proba(sparse.csr_matrix(other_x), top_k=n_labels)
+        out = np.zeros((len(other_x), n_labels))
+        for row, pairs in zip(out, found, strict=True):
+            for label, value in pairs:
+                row[label] = value
+        return out
+
+
+class LightFm(Peer):
+    """LightFM's WARP: bags are users with the scaled mean of their rows as features."""
+
+    probabilities = False
+
+    def settings(self):
+        grid = product(("standard", "sqrt+unit"), (0.02, 0.05), (10, 40), (0.0, 1e-4))
+        return [
+            {"scale": s, "learning_rate": rate, "epochs": epochs, "alpha": alpha}
+            for s, rate, epochs, alpha in grid
+        ]
+
+    def scores(self, learn, other, setting, _):
+        lightfm, sparse = import_module("lightfm"), import_module("scipy.sparse")
+        x, other_x = scaled(setting["scale"], learn.pooled("mean"), other.pooled("mean"))
+        if setting["scale"] == "standard":
+            x, other_x = (each / math.sqrt(x.shape[1]) for each in (x, other_x))
+        x, other_x = (
+            sparse.csr_matrix(np.column_stack([each, np.ones(len(each))]).astype(np.float32))
+            for each in (x, other_x)
+        )
+        n_labels = learn.truth.shape[1]
+        model = lightfm.LightFM(
+            no_components=30,
+            loss="warp",
+            learning_rate=setting["learning_rate"],
+            user_alpha=setting["alpha"],
+            max_sampled=n_labels,
+            random_state=0,
+        )
+        seen = sparse.coo_matrix(learn.truth.astype(np.float32))
+        model.fit(seen, user_features=x, epochs=setting["epochs"], num_threads=1)
+        users = np.repeat(np.arange(other_x.shape[0]), n_labels)
+        labels = np.tile(np.arange(n_labels), other_x.shape[0])
+        found = model.predict(users, labels, user_features=other_x, num_threads=1)
+        return found.reshape(-1, n_labels)
+
+
+class TorchWarp(Peer):
+    """Mini-batches of bags, WARP loss with a dummy label, max pooling, Adam, early stopping.
+
+    A tenth of the bags to learn from is held out, and the weights of its lowest ranking loss are
+    kept, as anyone would. While choosing, training may take 30 epochs, at last 150.
+    """
+
+    probabilities = False
+
+    def settings(self):
+        grid = product(("standard", "unit"), (0.001, 0.003, 0.01), (1, 5))
+        return [{"scale": s, "rate": rate, "vectors": k} for s, rate, k in grid]
+
+    def scores(self, learn, other, setting, final):
+        torch = import_module("torch")
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        x, other_x = scaled(setting["scale"], learn.rows, other.rows)
+        if setting["scale"] == "standard":
+            x, other_x = (each / math.sqrt(x.shape[1]) for each in (x, other_x))
+        rows, inside = self._padded(torch, x, learn.offsets)
+        truth = torch.tensor(np.column_stack([learn.truth, np.zeros(len(learn.truth), bool)]))
+        held = torch.zeros(len(rows), dtype=torch.bool)
+        held[torch.randperm(len(rows))[: max(1, len(rows) // 10)]] = True
+        weights = self._trained(torch, rows, inside, truth, held, setting, 150 if final else 30)
+        with torch.no_grad():
+            found, keys = self._scores(
+                torch, *self._padded(torch, other_x, other.offsets), *weights
+            )
+        self.cutoff, self.key_rows = found[:, -1:].numpy(), keys[:, :-1].numpy()
+        return found[:, :-1].numpy()
+
+    def _padded(self, torch, x, offsets):
+        sizes = np.diff(offsets)
+        rows = np.zeros((len(sizes), sizes.max(), x.shape[1] + 1), np.float32)
+        inside = np.arange(sizes.max())[None] < sizes[:, None]
+        rows[inside] = np.column_stack([x, np.ones(len(x))])
+        return torch.tensor(rows), torch.tensor(inside)
+
+    def _scores(self, torch, rows, inside, shared, labels):
+        dots = (rows @ shared) @ labels.reshape(-1, labels.shape[2]).T
+        dots = dots.reshape(*dots.shape[:2], labels.shape[0], labels.shape[1]).amax(3)
+        return dots.masked_fill(~inside[:, :, None], -torch.inf).max(1)
+
+    def _trained(self, torch, rows, inside, truth, held, setting, epochs):
+        d, n_all = rows.shape[2], truth.shape[1]
+        shared = (torch.randn(d, 100) / d**0.5).requires_grad_()
+        labels = (torch.randn(n_all, setting["vectors"], 100) / d**0.5).requires_grad_()
+        harmonic = torch.cat([torch.zeros(1), (1 / torch.arange(1, n_all + 1)).cumsum(0)])
+        adam = torch.optim.Adam([shared, labels], lr=setting["rate"])
+        mine, best, kept, bad = torch.nonzero(~held)[:, 0], math.inf, (shared, labels), 0
+        batch = 128 if len(mine) > 600 else 32
+        for _ in range(epochs):
+            for part in mine[torch.randperm(len(mine))].split(batch):
+                adam.zero_grad()
+                scores, _ = self._scores(torch, rows[part], inside[part], shared, labels)
+                self._loss(torch, scores, truth[part], harmonic).backward()
+                adam.step()
+            with torch.no_grad():
+                scores, _ = self._scores(torch, rows[held], inside[held], shared, labels)
+            loss = ranking_loss(truth[held][:, :-1].numpy(), scores[:, :-1].numpy())
+            bad = 0 if loss < best else bad + 1
+            if loss < best:
+                best, kept = loss, (shared.detach().clone(), labels.detach().clone())
+            if bad >= 20:
+                break
+        return kept
+
+    def _loss(self, torch, scores, truth, harmonic):
+        choice = truth.float()
+        choice[:, -1] = 1
+        wanted = torch.multinomial(choice, 1)
+        others = ~truth
+        others.scatter_(1, wanted, False)
+        n_others = others.sum(1)
+        others[n_others == 0, -1] = True
+        tries = torch.multinomial(others.float(), scores.shape[1], replacement=True)
+        margin = 1 + scores.gather(1, tries) - scores.gather(1, wanted)
+        within = torch.arange(scores.shape[1])[None] < n_others[:, None]
+        violates = (margin > 0) & within
+        first = violates.float().argmax(1)
+        rank = (n_others // (first + 1)).clamp(min=1)
+        losses = harmonic[rank] * margin.gather(1, first[:, None])[:, 0]
+        return torch.where(violates.any(1), losses, torch.zeros(())).mean()
+
+
+PEERS = {
+    "forest": Forest,
+    "logistic": Logistic,
+    "plt": Plt,
+    "lightfm": LightFm,
+    "torch_warp": TorchWarp,
+}
+
+
+def choose(peer, bags, fold, settings):
+    """The setting of the lowest mean ranking loss, and its scores of every bag out of fold."""
+    found = [{} for _ in settings]
+
+    def look(number, which):
+        other = np.flatnonzero(fold == which)
+        learn = bags.take(np.flatnonzero(fold != which))
+        scores = peer.scores(learn, bags.take(other), settings[number], False)
+        found[number][which] = (ranking_loss(bags.truth[other], scores), scores)
+
+    def mean_loss(number):
+        return np.mean([loss for loss, _ in found[number].values()])
+
+    for number in range(len(settings)):
+        look(number, 0)
+    kept = sorted(range(len(settings)), key=mean_loss)[: max(2, math.ceil(len(settings) / 3))]
+    for number in kept:
+        for which in range(1, int(fold.max()) + 1):
+            look(number, which)
+    best = min(kept, key=mean_loss)
+    out = np.zeros(bags.truth.shape)
+    for which, (_, scores) in found[best].items():
+        out[fold == which] = scores
+    return settings[best], out
+
+
+def threshold(truth, scores):
+    """From which score on labels are predicted, for the lowest Hamming loss on these."""
+    order = np.argsort(-scores, axis=None)
+    right = np.cumsum(np.where(truth.ravel()[order], 1, -1))
+    best = int(right.argmax())
+    values = scores.ravel()[order]
+    return (values[best] + values[min(best + 1, len(values) - 1)]) / 2
+
+
+def main():
+    warnings.simplefilter("ignore")
+    name, source, target, smoke = sys.argv[1:]
+    file, peer = np.load(source), PEERS[name]()
+    bags = Bags(file["rows"].astype(np.float64), file["bag_offsets"], file["truth"])
+    learn, test = bags.take(file["learn"]), bags.take(file["test"])
+    settings = peer.settings()[: 2 if smoke == "1" else None]
+    setting, out_of_fold = choose(peer, learn, file["fold"], settings)
+    scores = peer.scores(learn, test, setting, smoke != "1")
+    cutoff = peer.cutoff
+    if cutoff is None:
+        cutoff = 0.5 if peer.probabilities else threshold(learn.truth, out_of_fold)
+    predicted = scores > cutoff
+    if learn.truth.any(axis=1).all():
+        predicted[np.arange(len(scores)), scores.argmax(axis=1)] = True
+    said = {"chosen": setting, "n_settings": len(settings)}
+    found = {"scores": scores, "predicted": predicted, "said": np.array(json.dumps(said))}
+    if peer.key_rows is not None:
+        found["key_rows"] = peer.key_rows
+    np.savez(target, **found)
+
+
+if __name__ == "__main__":
+    main()
