@@ -81,7 +81,7 @@ def evaluate(
     ``n_bags_without_labels`` and ``n_bags_with_all_labels``; ``per_label``, a table.
     """
     model, store = opened(model, store)
-    _check(model, store)
+    check_labelled(model, store)
     measures = chosen(metrics, row_labels=store.has_row_labels)
     most = parse_size(block_bytes, option="block_bytes")
     total: Partials | None = None
@@ -96,10 +96,11 @@ def evaluate(
         for partials in pool.map(measure_piece, work, scorer, measures, most, seen=count):
             total = partials if total is None else combined(measures, total, partials)
     assert total is not None, "a store with labels has bags"
-    return _finished(measures, total, store.label_names or model.label_names)
+    return finished(measures, total, store.label_names or model.label_names)
 
 
-def _check(model: Model, store: Bags) -> None:
+def check_labelled(model: Model, store: Bags) -> None:
+    """Refuse a store that the model cannot be compared with, before any row is read."""
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to compare predictions with")
     model.check_store(store.n_features, store.n_labels, store.label_names, store=store.name)
@@ -137,9 +138,10 @@ def combined(metrics: Sequence[Metric[Any]], one: Partials, other: Partials) -> 
     )
 
 
-def _finished(
+def finished(
     metrics: Sequence[Metric[Any]], total: Partials, names: Sequence[str] | None
 ) -> dict[str, Any]:
+    """What :func:`evaluate` returns."""
     out: dict[str, Any] = {
         "n_bags": total.n_bags,
         "n_bags_without_labels": total.without_labels,

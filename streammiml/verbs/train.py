@@ -12,10 +12,12 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from streammiml.bags.store import open_store
 from streammiml.config import TrainConfig, format_size
 from streammiml.errors import StreammimlError, unknown
 from streammiml.learn.events import EventFiles
 from streammiml.learn.forecast import Forecast, forecast
+from streammiml.learn.origin import Witness
 from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS
 from streammiml.learn.trainer import Stopped
@@ -78,20 +80,23 @@ def train(
         print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
     events = EventFiles(tensorboard) if tensorboard is not None else None
     show = Show()
+    store = open_store(stores)
+    witness = Witness(store, Path(run))
 
     def watch(progress: Progress) -> None:
         show(progress)
+        witness(progress)
         if events is not None:
             events(progress)
 
     try:
         with show, events or nullcontext():
-            model = train_model(
-                stores, settings, run=run, resume=resume, extend=extend, watch=watch
-            )
+            model = train_model(store, settings, run=run, resume=resume, extend=extend, watch=watch)
     except Stopped as stop:
+        witness.finish()
         print(f"streammiml: {stop}; the same command with --resume goes on", file=sys.stderr)
         return 128 + stop.number
+    witness.finish()
     for line in show.summary():
         print(line, file=sys.stderr)
     if json:
