@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from streammiml.model import load_model as load_model
     from streammiml.search.tune import tune as tune
     from streammiml.tell.explain import explain as explain
+    from streammiml.tell.report import report as report
 
 _HOMES = {
     "METRICS": "streammiml.measure.registry",
@@ -35,6 +36,7 @@ _HOMES = {
     "load_model": "streammiml.model",
     "open_store": "streammiml.bags.store",
     "predict": "streammiml.measure.predict",
+    "report": "streammiml.tell.report",
     "train": "streammiml.learn.trainer",
     "tune": "streammiml.search.tune",
 }
@@ -51,6 +53,7 @@ __all__ = [
     "load_model",
     "open_store",
     "predict",
+    "report",
     "train",
     "tune",
 ]

@@ -17,6 +17,7 @@ VERBS = {
     "explain": ("streammiml.verbs.explain:explain", "Key instances and sub-concepts, and why."),
     "info": ("streammiml.verbs.info:info", "What is in a store."),
     "predict": ("streammiml.verbs.predict:predict", "Scores, labels and key instances, to disk."),
+    "report": ("streammiml.verbs.report:report", "One page on a run, or on several side by side."),
     "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
     "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),
     "tune": ("streammiml.verbs.tune:tune", "Settings by cross validation."),

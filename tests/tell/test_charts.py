@@ -1,0 +1,79 @@
+"""Charts: ticks that are round and reach far enough, bars that add up, lines inside their frame."""
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streammiml.measure.survey import BINS, PER_UNIT, Margins
+from streammiml.tell import charts
+
+
+@given(st.floats(1e-9, 1e12))
+def test_ticks__are_round_even_and_reach_the_highest(most):
+    found = charts.ticks(most, 4)
+    assert found[0] == 0
+    assert found[-1] >= most * (1 - 1e-6)
+    assert 2 <= len(found) <= 7
+    step = found[1]
+    digits = step / 10 ** math.floor(math.log10(step) + 1e-9)
+    assert min(abs(digits - each) for each in (1, 2, 2.5, 5, 10)) < 1e-3
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(0, 1e6), max_size=30).map(lambda ys: list(enumerate(ys, 1))), max_size=4
+    )
+)
+def test_line_chart__lines_stay_inside_and_keep_their_colours(series):
+    chart = charts.line_chart("x", [(str(i), points) for i, points in enumerate(series)])
+    assert (chart is None) == (not any(series))
+    if chart is None:
+        return
+    assert [line.color for line in chart.lines] == [i for i, points in enumerate(series) if points]
+    for line in chart.lines:
+        for pair in line.points.split():
+            x, y = map(float, pair.split(","))
+            assert charts.LEFT <= x <= charts.WIDTH - charts.RIGHT
+            assert charts.TOP - 0.1 <= y <= charts.HEIGHT - charts.BOTTOM
+
+
+def test_thinned__keeps_first_and_last():
+    points = [(float(i), 0.0) for i in range(5000)]
+    found = charts.thinned(points)
+    assert len(found) == charts.MOST_POINTS
+    assert (found[0], found[-1]) == (points[0], points[-1])
+
+
+def counts(places):
+    return np.bincount(np.asarray(places, np.int64), minlength=BINS)
+
+
+@given(
+    carried=st.lists(st.integers(0, BINS - 1), min_size=1, max_size=50),
+    others=st.lists(st.integers(0, BINS - 1), max_size=50),
+)
+def test_histogram__bars_of_each_kind_add_up_and_none_crosses_the_threshold(carried, others):
+    found = charts.histogram(Margins(counts(carried), counts(others)))
+    assert len(found.bars) <= 2 * charts.BARS
+    assert found.carried_above == np.mean(np.asarray(carried) >= BINS // 2)
+    total = sum(bar.carried for bar in found.bars)
+    right = sum(bar.carried for bar in found.bars if bar.x >= found.threshold - 0.06)
+    assert math.isclose(right / total, found.carried_above, abs_tol=0.01)
+    if others:
+        # One scale for both kinds, each being shares of its own number.
+        assert math.isclose(total, sum(bar.others for bar in found.bars), rel_tol=0.01)
+    assert all(
+        b.x + 1e-6 < found.threshold + 0.06 or b.x > found.threshold - 0.06 for b in found.bars
+    )
+    assert charts.LEFT <= found.threshold <= charts.WIDTH - charts.RIGHT
+
+
+def test_histogram__tells_the_shares_in_words():
+    middle = BINS // 2
+    found = charts.histogram(
+        Margins(counts([middle, middle + PER_UNIT, 3]), counts([middle - 1, 9]))
+    )
+    assert found.told.startswith("66.7% of 3 labels that bags carry score above the dummy label")
+    assert found.others_above == 0
