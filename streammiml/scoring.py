@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.kernel.lift import Lift, plain_rows
-from streammiml.kernel.score import DenseBlock, Scores, SparseBlock, Weights, score_block
+from streammiml.kernel.score import (
+    DenseBlock,
+    Scores,
+    SparseBlock,
+    Weights,
+    laid_across,
+    score_block,
+)
+from streammiml.kernel.tile import aligned_zeros
 from streammiml.model import LabelRule, Model
 
 
@@ -35,7 +44,8 @@ class Scorer:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._lift = Lift(*(_plain(part) for part in model.lift))
-        self._weights = Weights(*model.kernel_arrays())
+        shared, labels = model.kernel_arrays()
+        self._weights = laid_across(Weights(_aligned(shared), labels))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickled arrays are read-only, which is another type to the compiler: lay out anew.
@@ -54,6 +64,13 @@ class Scorer:
     def scores(self, block: BagBlock) -> Scores:
         """Scores (n, L + 1) of every bag, the dummy last; bits do not depend on the grouping."""
         return score_block(kernel_block(block), self._lift, self._weights)
+
+
+def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A copy that begins on a cache line: tiles load it a third faster."""
+    out: NDArray[np.float32] = aligned_zeros(array.shape)
+    out[:] = array
+    return out
 
 
 def _plain(part: Any) -> Any:

@@ -32,8 +32,8 @@ PANEL_ROWS = 64
 """Rows projected at a time; longer bags are taken in several panels."""
 FEATURES_AT_ONCE = 128
 """Features of W0 a pass of tiles keeps in the first cache."""
-SCORE_COLUMNS = 80
-"""About how many (label, sub-concept) pairs are scored at a time; at least eight labels."""
+SCORE_COLUMNS = 120
+"""About how many (label, sub-concept) pairs are scored at a time; at least 24 labels."""
 
 
 class Weights(NamedTuple):
@@ -43,6 +43,25 @@ class Weights(NamedTuple):
     """(d', m_pad) W0 transposed; (0, m_pad) without a shared space, and then m = d'."""
     labels: F32
     """(L + 1, K, m_pad), the dummy last."""
+
+
+class ScoreWeights(NamedTuple):
+    """A model's vectors, those of the labels lying across: what is scored is a matrix product."""
+
+    shared: F32
+    """As in :class:`Weights`."""
+    labels: F32
+    """``at_once`` labels after the other, each a (width, columns) matrix laid end to end.
+
+    Columns are labels side by side, sub-concept after sub-concept; the last labels are filled up
+    to eight with zeros. The width has no padding.
+    """
+    width: int
+    """Dimensions of the labels' vectors that are not zero throughout."""
+    n_labels: int
+    """L + 1."""
+    n_sub: int
+    at_once: int
 
 
 class DenseBlock(NamedTuple):
@@ -161,8 +180,16 @@ def project_dense(rows: F32, shared: F32, out: F32) -> None:
                 project_tile(rows, row, shared, start, stop, column, out, 1, 2)
             column += 16
         if column < width:
-            for row in range(n):
+            row = 0
+            while n - row >= 8:
+                project_tile(rows, row, shared, start, stop, column, out, 8, 1)
+                row += 8
+            while n - row >= 4:
+                project_tile(rows, row, shared, start, stop, column, out, 4, 1)
+                row += 4
+            while row < n:
                 project_tile(rows, row, shared, start, stop, column, out, 1, 1)
+                row += 1
 
 
 @njit
@@ -205,19 +232,19 @@ def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
 
 
 @njit
-def place_dense(rows: F32, weights: Weights, out: F32) -> None:
+def place_dense(rows: F32, shared: F32, out: F32) -> None:
     """Where lifted ``rows`` (n, d') lie for the labels' vectors: in the shared space, if any."""
-    if weights.shared.shape[0]:
-        project_dense(rows, weights.shared, out)
+    if shared.shape[0]:
+        project_dense(rows, shared, out)
     else:
         copy_dense(rows, out)
 
 
 @njit
-def place_sparse(rows: SparseRows, start: int, stop: int, weights: Weights, out: F32) -> None:
+def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
     """As ``place_dense``, rows ``start`` to ``stop``."""
-    if weights.shared.shape[0]:
-        project_sparse(rows, start, stop, weights.shared, out)
+    if shared.shape[0]:
+        project_sparse(rows, start, stop, shared, out)
     else:
         spread_sparse(rows, start, stop, out)
 
@@ -249,63 +276,81 @@ def dot_columns(
 
 @njit
 def score_rows(
-    projected: F32, first_row: int, bag_offsets: I64, first_bag: int, labels: F32, panel: Panel,
-    out: Scores,
+    projected: F32, first_row: int, bag_offsets: I64, first_bag: int, weights: ScoreWeights,
+    panel: Panel, out: Scores,
 ) -> None:  # fmt: skip
-    """Raise ``out`` by rows ``first_row`` onwards of the block, given as ``projected`` (n, width).
+    """Raise ``out`` by rows ``first_row`` onwards of the block, given as ``projected`` (n, m_pad).
 
     ``first_bag`` holds ``first_row``. What ``out`` has of a bag begun in an earlier panel stays
     where it is not beaten.
     """
-    n_labels, n_sub, width = labels.shape
-    vectors = labels.reshape(n_labels * n_sub, width)
-    chosen, dots, best = panel.chosen, panel.dots, panel.best
-    last_row = first_row + projected.shape[0]
-    at_once = chosen.shape[0] // n_sub // LANES * LANES
-    for label in range(0, n_labels, at_once):
-        n_here = min(at_once, n_labels - label)
-        # Labels lie side by side, sub-concept after sub-concept, filled up with the last one.
+    n_rows, width = projected.shape[0], weights.width
+    done = 0
+    for label in range(0, weights.n_labels, weights.at_once):
+        n_here = min(weights.at_once, weights.n_labels - label)
         stride = -(-n_here // LANES) * LANES
-        for k in range(n_sub):
-            for i in range(stride):
-                chosen[k * stride + i] = (label + min(i, n_here - 1)) * n_sub + k
-        dot_columns(projected, vectors, chosen, 0, n_sub * stride, dots, best)
-        bag = first_bag
-        while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < last_row:
-            start = max(bag_offsets[bag], first_row)
-            stop = min(bag_offsets[bag + 1], last_row) - first_row
-            for i in range(0, stride, LANES):
-                peak_tile(
-                    dots, start - first_row, stop, i, stride, n_sub, best, panel.row, panel.sub
-                )
-            is_new = start == bag_offsets[bag]
-            to_bag = first_row - bag_offsets[bag]
+        columns = weights.n_sub * stride
+        vectors = weights.labels[done : done + width * columns].reshape(width, columns)
+        project_dense(projected, vectors, panel.dots[:n_rows])
+        raise_scores(
+            first_row, n_rows, bag_offsets, first_bag, (label, n_here, stride, weights.n_sub),
+            panel, out,
+        )  # fmt: skip
+        done += width * columns
+
+
+@njit
+def raise_scores(
+    first_row: int, n_rows: int, bag_offsets: I64, first_bag: int, part: Any, panel: Panel,
+    out: Scores,
+) -> None:  # fmt: skip
+    """Raise ``out`` by ``panel.dots`` of ``n_rows`` rows from ``first_row`` of the block on.
+
+    ``part``: the first label, how many there are, the columns of a sub-concept, and K. Sub-concept
+    k of label i of them is in column ``i + k * stride``.
+    """
+    label, n_here, stride, n_sub = part
+    best, rows, subs = panel.best, panel.row, panel.sub
+    bag = first_bag
+    while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < first_row + n_rows:
+        start = max(bag_offsets[bag] - first_row, 0)
+        stop = min(bag_offsets[bag + 1] - first_row, n_rows)
+        for i in range(0, stride, LANES):
+            peak_tile(panel.dots, start, stop, i, stride, n_sub, best, rows, subs)
+        to_bag = first_row - bag_offsets[bag]
+        if to_bag <= 0:
+            # Three loops, each of which becomes one of vectors.
             for i in range(n_here):
-                if is_new or best[i] > out.value[bag, label + i]:
+                out.value[bag, label + i] = best[i]
+            for i in range(n_here):
+                out.row[bag, label + i] = rows[i] + to_bag
+            for i in range(n_here):
+                out.subconcept[bag, label + i] = subs[i]
+        else:
+            for i in range(n_here):
+                if best[i] > out.value[bag, label + i]:
                     out.value[bag, label + i] = best[i]
-                    out.row[bag, label + i] = panel.row[i] + to_bag
-                    out.subconcept[bag, label + i] = panel.sub[i]
-            bag += 1
+                    out.row[bag, label + i] = rows[i] + to_bag
+                    out.subconcept[bag, label + i] = subs[i]
+        bag += 1
 
 
 @njit
 def score_lifted_dense(
-    rows: F32, bag_offsets: I64, first_bag: int, weights: Weights, panel: Panel, out: Scores
+    rows: F32, bag_offsets: I64, first_bag: int, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
     """``rows`` (n, d') are lifted: whole bags of the block, from ``first_bag`` on."""
     for start in range(0, rows.shape[0], PANEL_ROWS):
         stop = min(rows.shape[0], start + PANEL_ROWS)
         projected = panel.projected[: stop - start]
-        place_dense(rows[start:stop], weights, projected)
+        place_dense(rows[start:stop], weights.shared, projected)
         bag = _bag_of(bag_offsets, first_bag, bag_offsets[first_bag] + start)
-        score_rows(
-            projected, bag_offsets[first_bag] + start, bag_offsets, bag, weights.labels, panel, out
-        )
+        score_rows(projected, bag_offsets[first_bag] + start, bag_offsets, bag, weights, panel, out)
 
 
 @njit
 def score_lifted_sparse(
-    rows: SparseRows, bag_offsets: I64, bags: Any, weights: Weights, panel: Panel, out: Scores
+    rows: SparseRows, bag_offsets: I64, bags: Any, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
     """``rows`` are lifted: bags ``bags[0]`` to ``bags[1]`` of the block, counted from 0."""
     first = bag_offsets[bags[0]]
@@ -313,9 +358,9 @@ def score_lifted_sparse(
     for start in range(0, n_rows, PANEL_ROWS):
         stop = min(n_rows, start + PANEL_ROWS)
         projected = panel.projected[: stop - start]
-        place_sparse(rows, start, stop, weights, projected)
+        place_sparse(rows, start, stop, weights.shared, projected)
         bag = _bag_of(bag_offsets, bags[0], first + start)
-        score_rows(projected, first + start, bag_offsets, bag, weights.labels, panel, out)
+        score_rows(projected, first + start, bag_offsets, bag, weights, panel, out)
 
 
 @njit
@@ -338,25 +383,30 @@ def _bags_together(bag_offsets: I64, bag: int) -> Any:
 
 @njit
 def score_block_dense(
-    block: DenseBlock, lift: Lift, weights: Weights, rows: F32, panel: Panel, out: Scores
+    block: DenseBlock, lift: Lift, weights: ScoreWeights, rows: F32, panel: Panel, out: Scores
 ) -> None:
     """``rows`` (≥ PANEL_ROWS and ≥ the longest bag, d') is room; ``out`` overwritten."""
     offsets = block.bag_offsets
     bag = 0
     while bag + 1 < offsets.shape[0]:
         stop = _bags_together(offsets, bag)
-        for b in range(bag, stop):
-            start, end = offsets[b] - offsets[bag], offsets[b + 1] - offsets[bag]
-            lift_bag(lift, block.rows[offsets[b] : offsets[b + 1]], rows[start:end])
         lifted = rows[: offsets[stop] - offsets[bag]]
+        if lift.context:
+            for b in range(bag, stop):
+                start, end = offsets[b] - offsets[bag], offsets[b + 1] - offsets[bag]
+                lift_bag(lift, block.rows[offsets[b] : offsets[b + 1]], rows[start:end])
+        else:
+            # Rows know nothing of their bags, and few long loops are faster than many short ones.
+            lift_bag(lift, block.rows[offsets[bag] : offsets[stop]], lifted)
         score_lifted_dense(lifted, offsets, bag, weights, panel, out)
         bag = stop
 
 
 @njit
 def score_block_sparse(
-    block: SparseBlock, lift: Lift, weights: Weights, rows: SparseRows, panel: Panel, out: Scores
-) -> None:
+    block: SparseBlock, lift: Lift, weights: ScoreWeights, rows: SparseRows, panel: Panel,
+    out: Scores,
+) -> None:  # fmt: skip
     """``rows`` is room for a panel, or the longest bag, and its non-zeros; ``out`` overwritten."""
     offsets = block.bag_offsets
     bag = 0
@@ -377,17 +427,66 @@ def score_block_sparse(
         bag = stop
 
 
-def score_block(block: DenseBlock | SparseBlock, lift: Lift, weights: Weights) -> Scores:
-    """Scores of every bag on every label and the dummy; bits do not depend on the grouping."""
-    n_bags = len(block.bag_offsets) - 1
-    n_labels, n_sub, width = weights.labels.shape
-    out = make_scores(n_bags, n_labels)
-    panel = make_panel(width, n_sub * max(LANES, SCORE_COLUMNS // n_sub // LANES * LANES))
+def score_block(
+    block: DenseBlock | SparseBlock, lift: Lift, weights: Weights | ScoreWeights
+) -> Scores:
+    """Scores of every bag on every label and the dummy; bits do not depend on the grouping.
+
+    Who scores many blocks lays the weights out once, with :func:`laid_across`.
+    """
+    if isinstance(weights, Weights):
+        weights = laid_across(weights)
+    out = make_scores(len(block.bag_offsets) - 1, weights.n_labels)
+    panel = make_score_panel(weights)
     if isinstance(block, SparseBlock):
         score_block_sparse(block, lift, weights, make_sparse_rows(block), panel, out)
     else:
         score_block_dense(block, lift, weights, make_dense_rows(block, lift), panel, out)
     return out
+
+
+def laid_across(weights: Weights) -> ScoreWeights:
+    """The weights as scoring takes them; the labels' vectors are copied."""
+    n_labels, n_sub, _ = weights.labels.shape
+    used = np.flatnonzero(weights.labels.any(axis=(0, 1)))
+    width = int(used[-1]) + 1 if len(used) else 1
+    # Tiles are three vectors wide: three times eight labels fill them, whatever K is.
+    at_once = 3 * LANES * max(1, SCORE_COLUMNS // (3 * LANES * n_sub))
+    rounded = -(-n_labels // LANES) * LANES
+    labels = aligned_zeros(rounded * n_sub * width)
+    lay_labels(weights.labels, width, at_once, labels)
+    return ScoreWeights(weights.shared, labels, width, n_labels, n_sub, at_once)
+
+
+@njit
+def lay_labels(labels: F32, width: int, at_once: int, out: F32) -> None:
+    """``labels`` (L + 1, K, ≥ width) to ``ScoreWeights.labels``; ``out`` is zero."""
+    n_labels, n_sub = labels.shape[:2]
+    done = 0
+    for label in range(0, n_labels, at_once):
+        n_here = min(at_once, n_labels - label)
+        stride = -(-n_here // LANES) * LANES
+        columns = n_sub * stride
+        part = out[done : done + width * columns].reshape(width, columns)
+        for i in range(n_here):
+            for k in range(n_sub):
+                for j in range(width):
+                    part[j, k * stride + i] = labels[label + i, k, j]
+        done += width * columns
+
+
+def make_score_panel(weights: ScoreWeights) -> Panel:
+    """Room for the scoring of one panel of rows."""
+    columns = weights.n_sub * min(weights.at_once, -(-weights.n_labels // LANES) * LANES)
+    padded = weights.shared.shape[1]
+    return Panel(
+        aligned_zeros((PANEL_ROWS, padded)),
+        aligned_zeros((PANEL_ROWS, columns)),
+        aligned_zeros(weights.at_once),
+        aligned_zeros(weights.at_once, np.int32),
+        aligned_zeros(weights.at_once, np.int32),
+        aligned_zeros(0, np.int64),
+    )
 
 
 def make_dense_rows(block: DenseBlock, lift: Lift) -> F32:

@@ -31,8 +31,7 @@ from streammiml.kernel.score import (
     make_panel,
     place_dense,
     place_sparse,
-    score_lifted_dense,
-    score_lifted_sparse,
+    raise_scores,
 )
 from streammiml.kernel.tile import F32, F64, I64, LANES, aligned_zeros, sum_squares, update_tile
 
@@ -436,7 +435,7 @@ def step_dense(
     1 ≤ z ≤ the rows of ``room.panel.projected``; for more there is ``step_long_dense``.
     """
     projected = room.panel.projected[: rows.shape[0]]
-    place_dense(rows, weights, projected)
+    place_dense(rows, weights.shared, projected)
     key = step_key(settings.seed, step)
     outcome = search(key, relevant, projected, weights.labels, room)
     places = (outcome.row, outcome.against_row)
@@ -450,11 +449,32 @@ def step_sparse(
 ) -> Any:  # fmt: skip
     """``rows`` of one bag of ``n_rows``, lifted, columns ascending; otherwise as dense."""
     projected = room.panel.projected[:n_rows]
-    place_sparse(rows, 0, n_rows, weights, projected)
+    place_sparse(rows, 0, n_rows, weights.shared, projected)
     key = step_key(settings.seed, step)
     outcome = search(key, relevant, projected, weights.labels, room)
     places = (outcome.row, outcome.against_row)
     return apply_sparse(outcome, rows, places, step, weights, averages, settings, room)
+
+
+@njit
+def _raise_table(
+    projected: F32, first_row: int, n_rows: int, labels: F32, panel: Panel, table: Scores
+) -> None:
+    """Raise ``table`` by a panel of the bag's ``n_rows``, with the bits that ``search`` has."""
+    n_labels, n_sub, width = labels.shape
+    vectors = labels.reshape(n_labels * n_sub, width)
+    chosen, offsets = panel.chosen, np.array([0, n_rows])
+    at_once = chosen.shape[0] // n_sub // LANES * LANES
+    for label in range(0, n_labels, at_once):
+        n_here = min(at_once, n_labels - label)
+        # Labels lie side by side, sub-concept after sub-concept, filled up with the last one.
+        stride = -(-n_here // LANES) * LANES
+        for k in range(n_sub):
+            for i in range(stride):
+                chosen[k * stride + i] = (label + min(i, n_here - 1)) * n_sub + k
+        dot_columns(projected, vectors, chosen, 0, n_sub * stride, panel.dots, panel.best)
+        part = (label, n_here, stride, n_sub)
+        raise_scores(first_row, projected.shape[0], offsets, 0, part, panel, table)
 
 
 @njit
@@ -463,11 +483,15 @@ def step_long_dense(
     settings: Settings, room: Room, table: Scores,
 ) -> Any:  # fmt: skip
     """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
-    score_lifted_dense(rows, np.array([0, rows.shape[0]]), 0, weights, room.panel, table)
+    for start in range(0, rows.shape[0], PANEL_ROWS):
+        stop = min(rows.shape[0], start + PANEL_ROWS)
+        projected = room.panel.projected[: stop - start]
+        place_dense(rows[start:stop], weights.shared, projected)
+        _raise_table(projected, start, rows.shape[0], weights.labels, room.panel, table)
     outcome = search_table(step_key(settings.seed, step), relevant, table, room)
     finite = _all_finite(rows)
     for i, row in enumerate((outcome.row, outcome.against_row)):
-        place_dense(rows[row : row + 1], weights, room.panel.projected[i : i + 1])
+        place_dense(rows[row : row + 1], weights.shared, room.panel.projected[i : i + 1])
     outcome = _with_finite(outcome, finite)
     return apply_dense(outcome, rows, (0, 1), step, weights, averages, settings, room)
 
@@ -478,11 +502,15 @@ def step_long_sparse(
     averages: Averages, settings: Settings, room: Room, table: Scores,
 ) -> Any:  # fmt: skip
     """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
-    score_lifted_sparse(rows, np.array([0, n_rows]), (0, 1), weights, room.panel, table)
+    for start in range(0, n_rows, PANEL_ROWS):
+        stop = min(n_rows, start + PANEL_ROWS)
+        projected = room.panel.projected[: stop - start]
+        place_sparse(rows, start, stop, weights.shared, projected)
+        _raise_table(projected, start, n_rows, weights.labels, room.panel, table)
     outcome = search_table(step_key(settings.seed, step), relevant, table, room)
     n_values = rows.offsets[n_rows]
     finite = _all_finite(rows.values[:n_values].reshape(1, n_values))
     for i, row in enumerate((outcome.row, outcome.against_row)):
-        place_sparse(rows, row, row + 1, weights, room.panel.projected[i : i + 1])
+        place_sparse(rows, row, row + 1, weights.shared, room.panel.projected[i : i + 1])
     outcome = _with_finite(outcome, finite)
     return apply_sparse(outcome, rows, (0, 1), step, weights, averages, settings, room)

@@ -86,10 +86,12 @@ def _aligned(array: NDArray[Any]) -> Any:
 
 def state_bytes(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
     """Bytes of weights, means, the best model and the copy that is looked at."""
-    m = config.shared_dim if config.shared_space else n_lifted
-    m = -(-m // 8) * 8
+    width = config.shared_dim if config.shared_space else n_lifted
+    m = -(-width // 8) * 8
     values = m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
-    return values * 4 * 3 + (values * 8 if config.average else 0)
+    # A look lays the labels' vectors out once more, eight labels side by side.
+    laid_out = width * -(-(n_labels + 1) // 8) * 8 * config.subconcepts
+    return values * 4 * 3 + (values * 8 if config.average else 0) + laid_out * 4
 
 
 def save_checkpoint(folder: Path, state: State, key: dict[str, Any]) -> Path:

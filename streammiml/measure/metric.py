@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.kernel.figures import HALF, UNIT, count_predicted, fixed_sums
 from streammiml.kernel.rank import relevant_ranks
 
 F32 = NDArray[np.float32]
@@ -23,9 +24,6 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Partial = TypeVar("Partial")
-
-UNIT = 1 << 50
-"""A figure of 1, in fixed point."""
 
 
 class Ranks(NamedTuple):
@@ -39,16 +37,6 @@ class Ranks(NamedTuple):
     """Labels with the same score and a lower number."""
     relevant: I64
     """Relevant labels with the same score or a higher one, itself among them."""
-
-    @property
-    def worst(self) -> I64:
-        """Rank from 1, ties counted against the label."""
-        return self.higher + self.equal
-
-    @property
-    def position(self) -> I64:
-        """Rank from 0 when equal scores are listed by label number, as predictions are."""
-        return self.higher + self.before
 
 
 class LabelCounts(NamedTuple):
@@ -105,19 +93,28 @@ class ScoredBlock:
         return np.repeat(np.arange(self.n_bags), self.n_true)
 
     @cached_property
+    def _counts(self) -> tuple[I64, I64]:
+        by_bag = np.empty((2, self.n_bags), np.int64)
+        by_label = np.empty((3, self.n_labels), np.int64)
+        count_predicted(self.predicted, self.label_offsets, self.labels, by_bag, by_label)
+        return by_bag, by_label
+
+    @property
     def n_predicted(self) -> I64:
         """(n,) Predicted labels of each bag."""
-        return np.asarray(np.count_nonzero(self.predicted, axis=1), np.int64)
+        found: I64 = self._counts[0][0]
+        return found
 
-    @cached_property
-    def hits(self) -> Bools:
-        """Of each (bag, relevant label) pair: whether it was predicted."""
-        return self.predicted[self.bag_of, self.labels]
-
-    @cached_property
+    @property
     def n_hits(self) -> I64:
         """(n,) Relevant labels of each bag that were predicted."""
-        return np.bincount(self.bag_of[self.hits], minlength=self.n_bags)
+        found: I64 = self._counts[0][1]
+        return found
+
+    @property
+    def label_counts(self) -> LabelCounts:
+        """Counts of each label."""
+        return LabelCounts(*self._counts[1])
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -125,21 +122,6 @@ class ScoredBlock:
         out = np.empty((4, len(self.labels)), np.int64)
         relevant_ranks(self.scores, self.label_offsets, self.labels, out)
         return Ranks(*out)
-
-    @cached_property
-    def label_counts(self) -> LabelCounts:
-        """Counts of each label."""
-        size = self.n_labels
-        return LabelCounts(
-            np.bincount(self.labels, minlength=size),
-            np.asarray(np.count_nonzero(self.predicted, axis=0), np.int64),
-            np.bincount(self.labels[self.hits], minlength=size),
-        )
-
-    def sum_by_bag(self, values: F64) -> F64:
-        """(n,) Sums over each bag's pairs, one after the other, so a bag's bits are its own."""
-        sums: Any = np.bincount(self.bag_of, weights=values, minlength=self.n_bags)
-        return np.asarray(sums, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +162,10 @@ class BagMean(NamedTuple):
     @classmethod
     def of(cls, figures: F64) -> BagMean:
         """``figures`` (n,) of size 1 at most; each, and each square, is rounded to 2⁻⁵⁰."""
-        return cls(len(figures), _fixed_sum(figures), _fixed_sum(figures * figures))
+        high, low, high_squares, low_squares = fixed_sums(figures)
+        total = (int(high) << HALF) + int(low)
+        squares = (int(high_squares) << HALF) + int(low_squares)
+        return cls(len(figures), total, squares)
 
     def add(self, other: BagMean) -> BagMean:
         """Sums over two sets of bags."""
@@ -236,10 +221,3 @@ class Ratio(NamedTuple):
         # Σ(aᵢ − F bᵢ)², F = a/b, times b²: a whole number.
         spread = Fraction(n * (aa * b * b - 2 * ab * a * b + bb * a * a), (n - 1) * b**4)
         return Figure(a / b, math.sqrt(spread))
-
-
-def _fixed_sum(figures: F64) -> int:
-    """Exact sum of the figures, each rounded to a multiple of 2⁻⁵⁰."""
-    rounded = np.rint(figures * UNIT).astype(np.int64)
-    # In halves, since 2¹³ figures of 1 would not fit into one int64.
-    return (int((rounded >> 25).sum()) << 25) + int((rounded & (2**25 - 1)).sum())

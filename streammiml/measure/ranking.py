@@ -10,7 +10,20 @@ from functools import partial
 
 import numpy as np
 
-from streammiml.measure.metric import BagMean, Metric, Ratio, ScoredBlock
+from streammiml.kernel.figures import (
+    count_first,
+    count_wrong_order,
+    deepest_rank,
+    sum_gains,
+    sum_precisions,
+)
+from streammiml.measure.metric import I64, BagMean, Metric, Ratio, ScoredBlock
+
+
+def _among_first(block: ScoredBlock, k: int) -> I64:
+    found = np.empty(block.n_bags, np.int64)
+    count_first(block.ranks.higher, block.ranks.before, block.label_offsets, k, found)
+    return found
 
 
 def _hits_at(block: ScoredBlock, k: int) -> Ratio:
@@ -19,8 +32,7 @@ def _hits_at(block: ScoredBlock, k: int) -> Ratio:
     Of equal scores the lowest label comes first, as in predictions. A bag without labels has no
     hits; one with all labels has as many as there are labels, up to ``k``.
     """
-    first = block.bag_of[block.ranks.position < k]
-    return Ratio.of(np.bincount(first, minlength=block.n_bags), k)
+    return Ratio.of(_among_first(block, k), k)
 
 
 def _missed_first(block: ScoredBlock) -> Ratio:
@@ -29,8 +41,7 @@ def _missed_first(block: ScoredBlock) -> Ratio:
     Of equal scores the lowest label is first, as in predictions: 1 − ``precision_at_1``. A bag
     without labels counts as 1, one with all labels as 0. scikit-learn does not have it.
     """
-    first = block.bag_of[block.ranks.position == 0]
-    return Ratio.of(1 - np.bincount(first, minlength=block.n_bags), 1)
+    return Ratio.of(1 - _among_first(block, 1), 1)
 
 
 def _depth(block: ScoredBlock) -> Ratio:
@@ -39,11 +50,8 @@ def _depth(block: ScoredBlock) -> Ratio:
     Ties count against the relevant label. A bag with all labels counts as (L − 1) / L. A bag
     without labels has rank 0, as in scikit-learn, and so counts as −1 / L.
     """
-    deepest = np.zeros(block.n_bags, np.int64)
-    labelled = block.n_true > 0
-    if labelled.any():
-        starts = block.label_offsets[:-1][labelled]
-        deepest[labelled] = np.maximum.reduceat(block.ranks.worst, starts)
+    deepest = np.empty(block.n_bags, np.int64)
+    deepest_rank(block.ranks.higher, block.ranks.equal, block.label_offsets, deepest)
     return Ratio.of(deepest - 1, block.n_labels)
 
 
@@ -52,10 +60,10 @@ def _wrong_order(block: ScoredBlock) -> BagMean:
 
     A tie counts as a wrong pair. Bags with no labels or all have no pairs and count as 0.
     """
-    n_true = block.n_true
+    n_true, ranks = block.n_true, block.ranks
     pairs = n_true * (block.n_labels - n_true)
-    ends = np.concatenate([[0], np.cumsum(block.ranks.worst - block.ranks.relevant)])
-    wrong = np.diff(ends[block.label_offsets])
+    wrong = np.empty(block.n_bags, np.int64)
+    count_wrong_order(ranks.higher, ranks.equal, ranks.relevant, block.label_offsets, wrong)
     return BagMean.of(wrong / np.maximum(pairs, 1))
 
 
@@ -66,7 +74,8 @@ def _precision_of_ranks(block: ScoredBlock) -> BagMean:
     less, so ties count against it. Bags with no labels or all count as 1.
     """
     n_true, ranks = block.n_true, block.ranks
-    sums = block.sum_by_bag(ranks.relevant / ranks.worst)
+    sums = np.empty(block.n_bags)
+    sum_precisions(ranks.higher, ranks.equal, ranks.relevant, block.label_offsets, sums)
     return BagMean.of(np.where(n_true == 0, 1.0, sums / np.maximum(n_true, 1)))
 
 
@@ -78,12 +87,11 @@ def _gain_at(block: ScoredBlock, k: int) -> BagMean:
     """
     depth = min(k, block.n_labels)
     gains = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, depth + 2)))])
-    ranks, n_true = block.ranks, block.n_true
-    shared = gains[np.minimum(ranks.worst, depth)] - gains[np.minimum(ranks.higher, depth)]
+    n_true, found = block.n_true, np.empty(block.n_bags)
+    sum_gains(block.ranks.higher, block.ranks.equal, block.label_offsets, gains, found)
     best = gains[np.minimum(n_true, depth)]
     # Rounding may leave the sum a few ulp above the best, and a share is 1 at most.
-    found = np.minimum(block.sum_by_bag(shared / ranks.equal), best)
-    return BagMean.of(found / np.where(n_true > 0, best, 1.0))
+    return BagMean.of(np.minimum(found, best) / np.where(n_true > 0, best, 1.0))
 
 
 one_error = Metric("one_error", _missed_first, Ratio.add, Ratio.figure, "lower")

@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streammiml.kernel.figures import choose_highest
 from streammiml.model import LabelRule
 
 Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
+
+FEW = 8
+"""Labels that are found faster one after the other than by sorting."""
 
 
 def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
@@ -34,13 +38,13 @@ def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
 
 def highest(scores: Floats, count: int) -> Bools:
     """(n, L), true for the ``count`` highest of each row; of equal scores the lowest label wins."""
-    n, n_labels = scores.shape
+    n_labels = scores.shape[1]
     chosen: Bools
     if not 0 < count < n_labels:
         return np.full(scores.shape, count > 0)
-    if count == 1:
+    if count <= FEW:
         chosen = np.zeros(scores.shape, np.bool_)
-        chosen[np.arange(n), scores.argmax(axis=1)] = True
+        choose_highest(np.ascontiguousarray(scores), count, chosen)
         return chosen
     last = np.partition(scores, n_labels - count, axis=1)[:, n_labels - count, None]
     above, level = scores > last, scores == last

@@ -48,6 +48,36 @@ def test_score_block__agrees_with_oracle(case):
         np.testing.assert_array_equal(got.subconcept[bag], sub)
 
 
+@pytest.mark.parametrize(("n_labels", "n_sub"), [(23, 1), (24, 5), (130, 1), (71, 2), (9, 200)])
+def test_score_block__agrees_with_oracle_on_more_labels_than_are_scored_at_once(n_labels, n_sub):
+    rng = np.random.default_rng(n_labels)
+    block = dense_block(rng, [3, 70, 1], 6, n_labels)
+    weights = random_weights(rng, 7, 11, n_sub, n_labels)
+    got = score.score_block(block, plain_lift(6), weights)
+    for bag, (start, stop) in enumerate(itertools.pairwise(block.bag_offsets)):
+        rows = with_constant(block.rows[start:stop])
+        value, row, sub = oracle.bag_scores(rows, weights.shared, weights.labels)
+        np.testing.assert_allclose(got.value[bag], value, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(got.row[bag], row)
+        np.testing.assert_array_equal(got.subconcept[bag], sub)
+
+
+def test_score_block__of_weights_laid_across_before_has_the_same_bits():
+    rng = np.random.default_rng(5)
+    block, weights = dense_block(rng, [3, 70, 1], 6, 40), random_weights(rng, 7, 11, 2, 40)
+    before = score.laid_across(weights)
+    assert before.width == 11
+    lift = plain_lift(6)
+    same(score.score_block(block, lift, before), score.score_block(block, lift, weights))
+
+
+def test_score_block__of_weights_that_are_all_zero_is_zero():
+    rng = np.random.default_rng(5)
+    block, weights = dense_block(rng, [3, 2], 6, 4), random_weights(rng, 7, 11, 2, 4)
+    weights.labels[:] = 0
+    assert not score.score_block(block, plain_lift(6), weights).value.any()
+
+
 @settings(deadline=None, max_examples=20)
 @given(case=scored_block(), data=st.data())
 def test_score_block__has_the_same_bits_however_bags_are_grouped(case, data):

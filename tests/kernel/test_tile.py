@@ -21,11 +21,12 @@ def compiled_project(tall, wide):
     return run
 
 
-@pytest.mark.parametrize("tall", [1, 2, 3, 4])
-@pytest.mark.parametrize("wide", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("tall", "wide"), [(8, 1), *((tall, wide) for tall in range(1, 5) for wide in range(1, 4))]
+)
 def test_project_tile__adds_a_range_of_features_with_the_bits_of_the_smallest_tile(tall, wide):
     rng = np.random.default_rng(0)
-    rows, shared, out = array(rng, 6, 50), array(rng, 50, 32), array(rng, 6, 32)
+    rows, shared, out = array(rng, 10, 50), array(rng, 50, 32), array(rng, 10, 32)
     plain, small, before = out.copy(), out.copy(), out.copy()
     compiled_project(tall, wide)(rows, 2, shared, 7, 43, 8, out)
     tile._project_tile_plain(rows, 2, shared, 7, 43, 8, plain, tall, wide)

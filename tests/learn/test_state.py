@@ -12,7 +12,7 @@ from streammiml import model
 from streammiml.config import ModelConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift
-from streammiml.kernel.score import Weights
+from streammiml.kernel.score import Weights, laid_across
 from streammiml.learn import state as states
 from streammiml.learn.state import load_checkpoint, new_state, save_checkpoint, state_bytes
 from tests.stores import assert_equal
@@ -204,6 +204,7 @@ def test_state_bytes__is_what_a_state_and_a_look_at_it_hold(config):
     config = ModelConfig(shared_dim=16, subconcepts=3, **config)
     state = new_state(config, lift, 50)
     held = [*state.weights, *state.averages[:2], *state.returned(), *state.returned()]
+    held.append(laid_across(state.returned()).labels)
     assert state_bytes(config, 341, 50) == sum(array.nbytes for array in held)
 
 

@@ -40,7 +40,7 @@ def by_loop(model, bags, step):
     for block in bags.blocks(step):
         found = measured(scored(scorer.rule, block, scorer.scores(block)), metrics)
         total = found if total is None else combined(metrics, total, found)
-    return module._finished(metrics, total, bags.label_names)
+    return module.finished(metrics, total, bags.label_names)
 
 
 def test_evaluate__gives_the_promised_keys_as_plain_json(store):

@@ -11,7 +11,7 @@ from streammiml.model import LabelRule
 # Few values, so that ties are common.
 VALUES = st.sampled_from([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0])
 SCORES = hnp.arrays(
-    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=6), elements=VALUES
+    np.float32, hnp.array_shapes(min_dims=2, max_dims=2, max_side=12), elements=VALUES
 )
 
 
@@ -41,8 +41,8 @@ def plainly(rule, scores, dummy):
 @given(
     case=scores_and_dummy(),
     name=st.sampled_from(["dummy", "margin", "top-r"]),
-    min_labels=st.integers(0, 8),
-    r=st.integers(1, 8),
+    min_labels=st.integers(0, 13),
+    r=st.integers(1, 13),
 )
 def test_predicted__does_what_the_rule_says(case, name, min_labels, r):
     rule = LabelRule(name=name, min_labels=min_labels, r=r)
@@ -55,7 +55,7 @@ def test_predicted__needs_more_than_the_threshold():
     assert predicted(LabelRule(name="margin"), scores, dummy).tolist() == [[True, True, False]]
 
 
-@given(scores=SCORES, count=st.integers(0, 8))
+@given(scores=SCORES, count=st.integers(0, 13))
 def test_highest__gives_as_many_as_asked_and_none_below_one_left_out(scores, count):
     chosen = highest(scores, count)
     assert (chosen.sum(axis=1) == min(count, scores.shape[1])).all()
