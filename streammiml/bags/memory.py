@@ -79,8 +79,8 @@ class MemoryBags(Bags):
         rows = self._block.rows
         return len(rows.values) if isinstance(rows, SparseRows) else rows.size
 
-    def read(self, start: int, stop: int) -> BagBlock:
-        """Bags ``start`` to ``stop``, sharing memory."""
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:  # noqa: ARG002
+        """Bags ``start`` to ``stop``, sharing memory; row labels cost nothing and come along."""
         self._check_range(start, stop)
         return self._block.slice(start, stop)
 

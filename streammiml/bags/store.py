@@ -67,11 +67,12 @@ class Bags(ABC):
         """Stored values of all rows; of a view of sparse rows, about."""
 
     @abstractmethod
-    def read(self, start: int, stop: int) -> BagBlock:
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop`` in one pass over their chunks.
 
-        Rows come back in storage order; an empty range gives an empty block. A chunk that is
-        missing or fails its checksum raises StoreError, naming the file.
+        Rows come back in storage order; an empty range gives an empty block. Row labels, where
+        there are any, come along unless they are not wanted. A chunk that is missing or fails its
+        checksum raises StoreError, naming the file.
         """
 
     @abstractmethod
@@ -104,7 +105,7 @@ class Bags(ABC):
             f"{self.n_features:,} features ({kind}), {self.n_labels:,} labels>"
         )
 
-    def read_bags(self, indices: ArrayLike) -> BagBlock:
+    def read_bags(self, indices: ArrayLike, *, row_labels: bool = True) -> BagBlock:
         """Read bags by number, in the order given; a number may come twice."""
         wanted = _numbers(indices)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_bags):
@@ -115,11 +116,11 @@ class Bags(ABC):
         unique, back = np.unique(wanted, return_inverse=True)
         parts = []
         for start, stop in runs(unique, gap=GAP_BAGS):
-            block = self.read(start, stop)
+            block = self.read(start, stop, row_labels=row_labels)
             here = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
             parts.append(block if len(here) == len(block) else block.take(here - start))
         if not parts:
-            return self.read(0, 0)
+            return self.read(0, 0, row_labels=row_labels)
         whole = BagBlock.join(parts)
         in_order = len(back) == len(unique) and bool((np.diff(back) == 1).all())
         return whole if in_order else whole.take(back)
@@ -226,16 +227,16 @@ class BagStore(Bags):
         """Names of the features, or None."""
         return self._said.get("feature_names")
 
-    def read(self, start: int, stop: int) -> BagBlock:
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
         self._check_range(start, stop)
         offsets = self._offsets("bag_offsets", start, stop, self.n_rows)
         first, last = int(offsets[0]), int(offsets[-1])
-        label_offsets, labels = self.labels(start, stop)
-        row_labels = None
-        if self.has_row_labels:
-            row_labels = self._arrays["row_labels"].read(first, last).copy()
-        return BagBlock(offsets - first, self._rows(first, last), label_offsets, labels, row_labels)
+        label_offsets, labels = self._labels(start, stop)
+        of_rows = None
+        if self.has_row_labels and row_labels:
+            of_rows = self._arrays["row_labels"].read(first, last).copy()
+        return BagBlock(offsets - first, self._rows(first, last), label_offsets, labels, of_rows)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag, without reading rows."""
@@ -255,6 +256,9 @@ class BagStore(Bags):
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices, without reading rows."""
         self._check_range(start, stop)
+        return self._labels(start, stop)
+
+    def _labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         offsets = self._offsets("label_offsets", start, stop, self.n_label_entries)
         labels = self._arrays["label_indices"].read(int(offsets[0]), int(offsets[-1]))
         # A copy: what a caller does to it must not reach the chunks that are kept.
@@ -383,10 +387,12 @@ class JoinedStore(Bags):
         """Stored values of all rows."""
         return sum(store.n_values for store in self.stores)
 
-    def read(self, start: int, stop: int) -> BagBlock:
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
-        blocks = [store.read(a, b) for store, a, b in self._pieces(start, stop)]
-        if not self.has_row_labels:
+        wanted = self.has_row_labels and row_labels
+        pieces = self._pieces(start, stop)
+        blocks = [store.read(a, b, row_labels=wanted) for store, a, b in pieces]
+        if not wanted:
             blocks = [replace(block, row_labels=None) for block in blocks]
         return BagBlock.join(blocks)
 
@@ -454,10 +460,10 @@ class StoreView(Bags):
         """Stored values of all rows, as if all rows of the store had equally many."""
         return round(self.base.n_values * self.n_rows / max(self.base.n_rows, 1))
 
-    def read(self, start: int, stop: int) -> BagBlock:
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop`` of the view; see :meth:`Bags.read`."""
         self._check_range(start, stop)
-        return self.base.read_bags(self.indices[start:stop])
+        return self.base.read_bags(self.indices[start:stop], row_labels=row_labels)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag, without reading rows."""

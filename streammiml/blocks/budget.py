@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 
 from streammiml.bags.store import SCAN_BAGS, Bags
 from streammiml.blocks.plan import Plan
-from streammiml.blocks.stream import BATCH_BAGS, ReadSettings, blocks_held
+from streammiml.blocks.stream import ReadSettings, blocks_held
 from streammiml.config import TrainConfig, format_size, parse_size
 from streammiml.errors import StreammimlError
 
-BLOCK_BYTES = 128 << 10
 MIX_BLOCKS = 512
+# How well bags are mixed depends on the number of blocks, not on their size; disks like them long.
+BLOCK_BYTES = 256 << 10
+SHORT_BLOCK_BYTES = 64 << 10
+# A batch is some milliseconds of work: between two of them the reader and the learner wait for
+# each other.
+BATCH_BYTES = 1 << 20
+BATCH_BAGS = 4096
 # Chunk tables, index chunks and open buffers of a store, which do not grow with it.
 STORE_BYTES = 24 << 20
 SPARSE_VALUE = 8
@@ -76,8 +82,12 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     Raises StreammimlError, with the setting that would fit, if it cannot be kept.
     """
     allowed = parse_size(config.memory)
+    fixed = {**fixed, "store": STORE_BYTES}
+    left = allowed - sum(fixed.values())
     bag = row_bytes(store) * store.n_rows / store.n_bags
-    block_bags = config.block_bags or int(min(max(1, BLOCK_BYTES // bag), 1024, store.n_bags))
+    # A quarter of it for what is read ahead.
+    wanted = min(max(SHORT_BLOCK_BYTES, left * 3 // 4 // MIX_BLOCKS), BLOCK_BYTES)
+    block_bags = config.block_bags or int(min(max(1, wanted // bag), 1024, store.n_bags))
     plan = Plan(
         order=config.order,
         n_bags=store.n_bags,
@@ -93,11 +103,9 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
             f"more than --max-vif {config.max_vif:g}; "
             f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
         )
-    read = ReadSettings()
+    read = ReadSettings(batch_bags=int(min(max(1, BATCH_BYTES // bag), BATCH_BAGS)))
     block = largest_block(store, block_bags) + BAG_BYTES * block_bags
-    fixed = {**fixed, "store": STORE_BYTES}
-    left = allowed - sum(fixed.values())
-    rounds = -(-BATCH_BAGS // block_bags)
+    rounds = read.rounds(plan)
     batches = (read.batches_ahead + 2) * (rounds + 1) * block
     fits = (left - batches) // block - (blocks_held(plan, read) - plan.window)
     if plan.order != "blocks":

@@ -1,31 +1,28 @@
 """Bags in the order of a plan, read ahead of whoever consumes them.
 
-Blocks are read and checked by threads; one more thread takes the bags of each round out of the
-blocks that are held and lays them end to end. The consumer gets batches: bags in the order of
-their visit. Which batches, and what is in them, depends on the plan alone.
+Blocks are read and checked by threads, several at a time; one more thread takes the bags of some
+rounds out of the blocks that are held and lays them end to end. The consumer gets batches: bags in
+the order of their visit, which depends on the plan alone.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.offsets import from_sizes
+from streammiml.bags.block import BagBlock
 from streammiml.bags.store import Bags
+from streammiml.blocks.mixing import LEFT_OUT, NUMBER, Calendar, Group, group_of, laid_out
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
 
-BATCH_BAGS = 64
-
+MOST_ROUNDS = 64
+"""The deadline is that of so many reads."""
 
 LeaveOut = Callable[[int, NDArray[np.int64]], NDArray[np.bool_]]
 """Says of bag numbers which are not visited in an epoch: those held out for validation, say."""
@@ -50,12 +47,25 @@ class ReadSettings:
     threads: int = 2
     blocks_ahead: int = 16
     batches_ahead: int = 4
+    batch_bags: int = 64
+    """Bags of a batch, about."""
     deadline: float = DEADLINE
+
+    def rounds(self, plan: Plan) -> int:
+        """Rounds of a batch, and blocks that are read together."""
+        return min(-(-self.batch_bags // plan.block_bags), MOST_ROUNDS)
+
+    def groups_ahead(self, plan: Plan) -> int:
+        """Groups of blocks that are being read or wait to be mixed."""
+        return max(self.threads, -(-self.blocks_ahead // self.rounds(plan)))
 
 
 def blocks_held(plan: Plan, read: ReadSettings) -> int:
-    """Blocks that a stream holds at most: mixed, read ahead, in hand, and not yet in a batch."""
-    return plan.window + read.blocks_ahead + read.threads + -(-BATCH_BAGS // plan.block_bags)
+    """Blocks that a stream holds at most: mixed, of the batch at hand, and read ahead.
+
+    A group goes when the last of its bags has gone, so up to one more group is held.
+    """
+    return plan.window + (2 + read.groups_ahead(plan)) * read.rounds(plan)
 
 
 class Stream:
@@ -100,12 +110,14 @@ class Stream:
         """Seconds that the consumer has waited for a batch."""
         return self._ahead.waited
 
-    def _readers(self, read: Callable[[Any], Any], wanted: Iterator[Any]) -> ReadAhead[Any, Any]:
+    def _readers(
+        self, read: Callable[[Any], Any], wanted: Iterator[Any], depth: int
+    ) -> ReadAhead[Any, Any]:
         settings = self._settings
         self._inner = ReadAhead(
             read,
             wanted,
-            depth=settings.blocks_ahead,
+            depth=depth,
             threads=settings.threads,
             deadline=settings.deadline,
         )
@@ -121,27 +133,66 @@ class Stream:
             numbers = self._plan.bags_at(span.epoch, span.start, span.stop)
             kept = ~self._leave_out(span.epoch, numbers)
             numbers, places = numbers[kept], np.arange(span.start, span.stop)[kept]
-            return Batch(span.epoch, self._store.read_bags(numbers), numbers, places)
+            return Batch(
+                span.epoch, self._store.read_bags(numbers, row_labels=False), numbers, places
+            )
 
-        batches = self._readers(read, _spans(self._plan.n_bags, epoch, place))
+        settings = self._settings
+        spans = _spans(self._plan.n_bags, settings.batch_bags, epoch, place)
+        batches = self._readers(read, spans, settings.blocks_ahead)
         yield from (batch for batch in batches if len(batch.numbers))
 
     def _mixed(self, epoch: int, place: int) -> Iterator[Batch]:
         """The order that mixes blocks, epoch after epoch."""
+        plan, step = self._plan, self._settings.rounds(self._plan)
         while True:
-            number, skip = self._plan.locate(epoch, place) if place else (0, 0)
+            first, skip = plan.locate(epoch, place) if place else (0, 0)
             read = partial(self._read, epoch)
-            with self._readers(read, _loads(self._plan, epoch, number)) as blocks:
-                yield from _rounds(self._plan, epoch, number, place - skip, skip, blocks)
+            depth = self._settings.groups_ahead(plan)
+            with self._readers(read, _loads(plan, epoch, first, step), depth) as groups:
+                yield from self._batches(epoch, first, step, place - skip, skip, groups)
             epoch, place = epoch + 1, 0
 
-    def _read(self, epoch: int, load: _Load) -> _Held:
-        """Read a block, or take it from memory where the plan keeps all of them anyway."""
-        start, stop = self._plan.bags_of(load.block)
-        block = self._kept.get(load.block) or self._store.read(start, stop)
+    def _read(self, epoch: int, load: _Load) -> Group:
+        """Read blocks, or take them from memory where the plan keeps all of them anyway."""
+        plan = self._plan
+        ranges = [plan.bags_of(block) for block in load.blocks]
+        blocks = list(map(self._block, load.blocks, ranges))
+        numbers = np.concatenate([np.arange(*part) for part in ranges])
+        left_out = self._leave_out(epoch, numbers)
+        firsts = [start for start, _ in ranges]
+        return group_of(plan, epoch, load.positions, firsts, blocks, left_out, self._store.dtype)
+
+    def _block(self, number: int, bags: tuple[int, int]) -> BagBlock:
+        block = self._kept.get(number) or self._store.read(*bags, row_labels=False)
         if self._plan.window == self._plan.n_blocks:
-            self._kept[load.block] = block
-        return _Held(block, start, load.position, self._leave_out(epoch, np.arange(start, stop)))
+            self._kept[number] = block
+        return block
+
+    def _batches(
+        self, epoch: int, first: int, step: int, place: int, skip: int, groups: Iterator[Group]
+    ) -> Iterator[Batch]:
+        """Batches of an epoch from a round on; ``place`` is that of the round's first bag."""
+        plan, store = self._plan, self._store
+        calendar = Calendar(plan, first, step)
+        for _ in range(-(-len(_first_positions(plan, first, step)) // step)):
+            calendar.enter(next(groups))
+        for number in range(-(-(plan.n_blocks - first) // step)):
+            if number and plan.window < plan.n_blocks:
+                calendar.enter(next(groups))
+            lines, held = calendar.collect(number)
+            places = place + np.arange(len(lines))
+            kept = lines[:, LEFT_OUT] == 0
+            kept[:skip] = False
+            place, skip = place + len(lines), max(0, skip - len(lines))
+            if not kept.any():
+                continue
+            lines = lines[kept]
+            bags = laid_out(
+                lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse
+            )
+            del held
+            yield Batch(epoch, bags, lines[:, NUMBER].copy(), places[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,100 +202,33 @@ class _Span:
     stop: int
 
 
-def _spans(n_bags: int, epoch: int, place: int) -> Iterator[_Span]:
+def _spans(n_bags: int, step: int, epoch: int, place: int) -> Iterator[_Span]:
     while True:
-        for start in range(place, n_bags, BATCH_BAGS):
-            yield _Span(epoch, start, min(start + BATCH_BAGS, n_bags))
+        for start in range(place, n_bags, step):
+            yield _Span(epoch, start, min(start + step, n_bags))
         epoch, place = epoch + 1, 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    position: int
-    block: int
+    positions: list[int]
+    blocks: list[int]
 
 
-def _loads(plan: Plan, epoch: int, first_round: int) -> Iterator[_Load]:
-    """Blocks in the order in which rounds from ``first_round`` on need them."""
-    later = np.arange(first_round + 1, plan.n_blocks)
+def _first_positions(plan: Plan, first: int, step: int) -> NDArray[np.int64]:
+    """Positions of the blocks that have bags in the first batch."""
     if plan.window == plan.n_blocks:
-        later = later[:0]
-    for part in (plan.positions_in(first_round), *np.array_split(later, len(later) // 4096 + 1)):
-        blocks = plan.blocks_at(epoch, part).tolist()
-        yield from map(_Load, part.tolist(), blocks)
+        return plan.positions_in(first)
+    return np.arange(first - plan.window + 1, min(first + step, plan.n_blocks))
 
 
-class _Held:
-    """A block in the buffer, with its offsets as plain integers: they are asked for bag by bag."""
-
-    __slots__ = ("block", "first_bag", "label_ends", "left_out", "position", "row_ends")
-
-    def __init__(
-        self, block: BagBlock, first_bag: int, position: int, left_out: NDArray[np.bool_]
-    ) -> None:
-        self.block, self.first_bag, self.position = block, first_bag, position
-        self.left_out: list[bool] = left_out.tolist()
-        self.row_ends: list[int] = block.bag_offsets.tolist()
-        self.label_ends: list[int] = block.label_offsets.tolist()
-
-
-_Visit = tuple[int, _Held, int]
-"""Turn, block, and bag within the block."""
-
-
-def _rounds(
-    plan: Plan, epoch: int, first_round: int, place: int, skip: int, blocks: Iterator[_Held]
-) -> Iterator[Batch]:
-    """Batches of an epoch from a round on; ``place`` is that of the first round's first bag."""
-    waiting: dict[int, list[_Visit]] = defaultdict(list)
-    for held in islice(blocks, plan.window):
-        _enter(plan, epoch, held, first_round, waiting)
-    visits: list[_Visit] = []
-    for number in range(first_round, plan.n_blocks):
-        if number > first_round and plan.window < plan.n_blocks:
-            _enter(plan, epoch, next(blocks), number, waiting)
-        visits += sorted(waiting.pop(number, ()), key=itemgetter(0))
-        if len(visits) - skip >= BATCH_BAGS or number + 1 == plan.n_blocks:
-            batch = _batch(epoch, place, skip, visits)
-            place, skip, visits = place + len(visits), max(0, skip - len(visits)), []
-            if batch is not None:
-                yield batch
-
-
-def _enter(plan: Plan, epoch: int, held: _Held, now: int, waiting: dict[int, list[_Visit]]) -> None:
-    """Put the bags of a block into the rounds in which they are visited.
-
-    Those whose round is over, or lies beyond the end of the circle, belong to the block's other
-    stay in the buffer; where all blocks stay all the time there is only one.
-    """
-    bags = np.arange(len(held.block)) + held.first_bag
-    rounds = held.position + plan.delays_of(epoch, bags)
-    if plan.window == plan.n_blocks:
-        rounds %= plan.n_blocks
-    turns = plan.turns_of(epoch, bags).tolist()
-    for bag, number in enumerate(rounds.tolist()):
-        if now <= number < plan.n_blocks:
-            waiting[number].append((turns[bag], held, bag))
-
-
-def _batch(epoch: int, place: int, skip: int, visits: list[_Visit]) -> Batch | None:
-    """Lay bags end to end, in order, but for the first ``skip`` and those that are left out."""
-    numbered = list(enumerate(visits, place))[skip:]
-    chosen = [(at, held, bag) for at, (_, held, bag) in numbered if not held.left_out[bag]]
-    if not chosen:
-        return None
-    rows: list[Any] = []
-    labels: list[NDArray[np.int32]] = []
-    for _, held, bag in chosen:
-        block, start, stop = held.block, held.row_ends[bag], held.row_ends[bag + 1]
-        is_sparse = isinstance(block.rows, SparseRows)
-        rows.append(block.rows.slice(start, stop) if is_sparse else block.rows[start:stop])  # type: ignore[union-attr,index]
-        labels.append(block.label_indices[held.label_ends[bag] : held.label_ends[bag + 1]])
-    bags = BagBlock(
-        bag_offsets=from_sizes(list(map(len, rows))),
-        rows=SparseRows.join(rows) if isinstance(rows[0], SparseRows) else np.concatenate(rows),
-        label_offsets=from_sizes(list(map(len, labels))),
-        label_indices=np.concatenate(labels),
-    )
-    numbers = np.array([held.first_bag + bag for _, held, bag in chosen])
-    return Batch(epoch, bags, numbers, np.array([at for at, _, _ in chosen]))
+def _loads(plan: Plan, epoch: int, first: int, step: int) -> Iterator[_Load]:
+    """Blocks in the order in which batches from the round ``first`` on need them."""
+    later = np.arange(first + step, plan.n_blocks if plan.window < plan.n_blocks else 0)
+    # Some thousand at a time: an epoch may have billions.
+    stretch = max(1, 4096 // step) * step
+    parts = [later[i : i + stretch] for i in range(0, len(later), stretch)]
+    for part in (_first_positions(plan, first, step), *parts):
+        positions, blocks = part.tolist(), plan.blocks_at(epoch, part).tolist()
+        for i in range(0, len(positions), step):
+            yield _Load(positions[i : i + step], blocks[i : i + step])

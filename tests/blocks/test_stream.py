@@ -98,6 +98,7 @@ def test_stream__is_the_plan_bag_for_bag(order, block_bags, mix_blocks, store):
             "threads": st.integers(1, 3),
             "blocks_ahead": st.integers(1, 9),
             "batches_ahead": st.integers(1, 3),
+            "batch_bags": st.sampled_from([1, 9, 64, 500]),
         }
     ),
 )
@@ -132,7 +133,7 @@ def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, m
 def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
     real = store.read
 
-    def read(start, stop):
+    def read(start, stop, **_):
         if start >= 100:
             raise StoreError("block is damaged")
         return real(start, stop)
@@ -157,7 +158,7 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
         def __del__(self):
             held.discard(id(self))
 
-    def read(start, stop):
+    def read(start, stop, **_):
         nonlocal most
         block = real(start, stop)
         tracked = Tracked(block.bag_offsets, block.rows, block.label_offsets, block.label_indices)
@@ -167,12 +168,12 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
 
     monkeypatch.setattr(store, "read", read)
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
-    ahead = ReadSettings(threads=2, blocks_ahead=3)
+    ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7)
     with Stream(store, plan, read=ahead) as stream:
         for batch in stream:
             if batch.epoch == 2:
                 break
-    assert 20 <= most <= blocks_held(plan, ahead) == 20 + 3 + 2 + 32
+    assert 20 <= most <= blocks_held(plan, ahead) == 20 + (2 + 3) * 4
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -196,11 +197,11 @@ def readers():
 def test_stream__the_deadline_is_that_of_one_read_not_of_filling_the_window(store, monkeypatch):
     real = store.read
 
-    def slow(start, stop):
+    def slow(start, stop, **_):
         time.sleep(0.02)
         return real(start, stop)
 
     monkeypatch.setattr(store, "read", slow)
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
-    with Stream(store, plan, read=ReadSettings(threads=1, deadline=0.5)) as stream:
+    with Stream(store, plan, read=ReadSettings(threads=1, batch_bags=8, deadline=0.5)) as stream:
         assert next(iter(stream)).epoch == 0

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -230,14 +231,14 @@ def scripted(code, *words):
 
 HANG_IN_A_READ = """
 real, left = stores.BagStore.read, [60]
-def read(*args):
+def read(*args, **wanted):
     left[0] -= 1
     if left[0] < 0:
         if left[0] == -1:
             time.sleep(1)
             print("now", flush=True)
         time.sleep(600)
-    return real(*args)
+    return real(*args, **wanted)
 stores.BagStore.read = read
 from streammiml.verbs.main import run
 sys.exit(run(sys.argv[1:]))
@@ -474,15 +475,15 @@ def test_store__a_read_that_hangs_is_told_within_the_deadline(
     run, release, left = tmp_path / "run", threading.Event(), [calls]
     real = getattr(kind, method)
 
-    def hanging(*args):
+    def hanging(*args, **wanted):
         left[0] -= 1
         if left[0] < 0:
             release.wait(60)
-        return real(*args)
+        return real(*args, **wanted)
 
     with monkeypatch.context() as patch:
         patch.setattr(kind, method, hanging)
-        patch.setattr(budget, "ReadSettings", lambda: ReadSettings(deadline=0.5))
+        patch.setattr(budget, "ReadSettings", partial(ReadSettings, deadline=0.5))
         begun = time.monotonic()
         with pytest.raises(StoreError, match=r"did not come back within 0\.5 s"):
             train(store, TrainConfig(**SETTINGS), run=run)

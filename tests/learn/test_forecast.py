@@ -47,8 +47,8 @@ def test_forecast__bytes_are_about_those_that_training_asks_for(
     said = forecast(store, config)
     read, real = [], BagStore.read
 
-    def counting(self, start, stop):
-        block = real(self, start, stop)
+    def counting(self, start, stop, **wanted):
+        block = real(self, start, stop, **wanted)
         read.append(block.nbytes)
         return block
 
@@ -71,7 +71,7 @@ def test_forecast__of_weights_and_a_validation_store(store, tmp_path):
 
 
 def test_forecast__refuses_what_training_would_refuse(store, monkeypatch):
-    def read(*_):
+    def read(*_, **__):
         raise AssertionError("a row was read")
 
     monkeypatch.setattr(BagStore, "read", read)

@@ -195,7 +195,7 @@ def test_remote_pieces__of_a_store_that_workers_see_differently_are_refused(tmp_
     ],
 )
 def test_evaluate__refuses_another_models_store_before_reading(store, model, message, monkeypatch):
-    monkeypatch.setattr(type(store), "read", lambda *_: pytest.fail("rows were read"))
+    monkeypatch.setattr(type(store), "read", lambda *_, **__: pytest.fail("rows were read"))
     with pytest.raises(StreammimlError, match=message):
         evaluate(model, store)
 
