@@ -212,7 +212,7 @@ def test_resume__with_any_read_ahead_memory_and_checkpoints(
             checkpoint_every=data.draw(st.sampled_from(["90", "0s", "1d"])),
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(budget, "ReadSettings", lambda read=read: read)
+            patch.setattr(budget, "ReadSettings", lambda read=read, **_: read)
             if crash is None:
                 train(made(), config, run=run, resume=True)
             else:
@@ -645,7 +645,7 @@ def test_model__min_labels_and_r_follow_from_the_bags(made, tmp_path):
 def no_rows(monkeypatch):
     """Whoever reads a row of any store is told off."""
 
-    def read(*_):
+    def read(*_, **__):
         raise AssertionError("a row was read")
 
     for kind in ("BagStore", "StoreView", "JoinedStore"):
