@@ -85,18 +85,12 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     fixed = {**fixed, "store": STORE_BYTES}
     left = allowed - sum(fixed.values())
     bag = row_bytes(store) * store.n_rows / store.n_bags
-    # A quarter of it for what is read ahead.
-    wanted = min(max(SHORT_BLOCK_BYTES, left * 3 // 4 // MIX_BLOCKS), BLOCK_BYTES)
-    block_bags = config.block_bags or int(min(max(1, wanted // bag), 1024, store.n_bags))
-    plan = Plan(
-        order=config.order,
-        n_bags=store.n_bags,
-        seed=config.seed,
-        block_bags=block_bags,
-        mix_blocks=config.mix_blocks or MIX_BLOCKS,
-    )
-    if config.max_vif is not None and config.mix_blocks is None:
-        plan = replace(plan, mix_blocks=_blocks_for(plan, config.max_vif))
+    plan = _plan(store, config, SHORT_BLOCK_BYTES / bag)
+    # Longer ones if there is room, with a quarter for what is read ahead.
+    longer = min(left * 3 // 4 // plan.window, BLOCK_BYTES)
+    if longer > SHORT_BLOCK_BYTES:
+        plan = _plan(store, config, longer / bag)
+    block_bags = plan.block_bags
     if config.max_vif is not None and plan.vif > config.max_vif:
         raise StreammimlError(
             f"--mix-blocks {config.mix_blocks} mixes to a variance inflation of {plan.vif:.2f}, "
@@ -122,6 +116,20 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
         plan = replace(plan, mix_blocks=int(fits))
     held = {**fixed, "mixing": blocks_held(plan, read) * block, "batches": batches}
     return Budget(plan=plan, read=read, held=held, allowed=allowed)
+
+
+def _plan(store: Bags, config: TrainConfig, block_bags: float) -> Plan:
+    """As asked for, or with blocks of about as many bags and as many blocks as mix well."""
+    plan = Plan(
+        order=config.order,
+        n_bags=store.n_bags,
+        seed=config.seed,
+        block_bags=config.block_bags or int(min(max(1, block_bags), 1024, store.n_bags)),
+        mix_blocks=config.mix_blocks or MIX_BLOCKS,
+    )
+    if config.max_vif is not None and config.mix_blocks is None:
+        return replace(plan, mix_blocks=_blocks_for(plan, config.max_vif))
+    return plan
 
 
 def _blocks_for(plan: Plan, max_vif: float) -> int:
