@@ -33,7 +33,7 @@ class Origin:
     peak_bytes: int | None = None
     """The most that the process held in memory, interpreter and libraries among it."""
     bytes_before: int | None = None
-    """What it held before the first step."""
+    """What it held when the first step began: libraries, weights and what was fitted."""
 
     @classmethod
     def of(cls, store: Bags) -> Origin:
@@ -73,13 +73,14 @@ class Witness:
 
     def __init__(self, store: Bags, run: Path) -> None:
         self._origin, self._run = Origin.of(store), run
-        self._before = memory_of_process()
+        self._before: tuple[int, int] | None = None
         self._saw = False
 
     def __call__(self, progress: Progress) -> None:
         """Training goes on; the first time, say where it came from."""
         if not self._saw and progress.done < 1:
             self._saw = True
+            self._before = memory_of_process()
             earlier = read_origin(self._run)
             if earlier is not None:
                 self._origin = replace(self._origin, peak_bytes=earlier.peak_bytes)

@@ -120,7 +120,7 @@ def _speed(record: RunRecord) -> list[tuple[str, str]]:
     if origin is not None and origin.peak_bytes is not None:
         lines.append(("Memory of the process, at most", format_size(origin.peak_bytes)))
         if origin.bytes_before is not None:
-            lines.append(("Of it before the first step", format_size(origin.bytes_before)))
+            lines.append(("Of it when the first step began", format_size(origin.bytes_before)))
     if "memory" in record.settings:
         lines.append(("Allowed beyond interpreter and libraries", str(record.settings["memory"])))
     return lines

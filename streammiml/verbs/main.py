@@ -26,7 +26,7 @@ VERBS = {
 # Verbs that live in streammiml_tools, found by entry point: what they say in the list.
 TOOL_HELP = {
     "convert": "Foreign files to a store, or to several by a split.",
-    "demo": "Real digits to bags, to stores, to a model and its figures.",
+    "demo": "Real digits, or text, to a model, its figures and a page.",
     "export": "A store to JSON lines, CSV or NumPy arrays.",
     "verify": "Read and check every file of a store, or compare it with its source.",
 }

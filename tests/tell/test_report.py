@@ -27,7 +27,7 @@ def made_run(folder, *, name="run", names=EVIL, remember=True, **options):
         write_store(path, planted(300), label_names=names)
     run = folder / name
     store = sm.open_store(path)
-    config = sm.TrainConfig(**{"epochs": 4, "shared_dim": 8, "validate_every": 200, **options})
+    config = sm.TrainConfig(**{"epochs": 4, "validation": 0.1, "shared_dim": 8, "validate_every": 200, **options})
     sm.train(store, config, run=run, watch=Witness(store, run) if remember else lambda _: None)
     return run
 

@@ -13,7 +13,7 @@ pytest.importorskip("jinja2", reason="pages need jinja2")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     write_store(folder / "x.zarr", planted(200))
-    words = ["--epochs", "2", "--shared-dim", "8"]
+    words = ["--epochs", "2", "--shared-dim", "8", "--validation", "0.1"]
     assert run(["train", str(folder / "x.zarr"), str(folder / "run"), *words]) == 0
     return folder
 
