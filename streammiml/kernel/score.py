@@ -315,8 +315,13 @@ def raise_scores(
     while bag + 1 < bag_offsets.shape[0] and bag_offsets[bag] < first_row + n_rows:
         start = max(bag_offsets[bag] - first_row, 0)
         stop = min(bag_offsets[bag + 1] - first_row, n_rows)
-        for i in range(0, stride, LANES):
-            peak_tile(panel.dots, start, stop, i, stride, n_sub, best, rows, subs)
+        i = 0
+        while stride - i >= 3 * LANES:
+            peak_tile(panel.dots, start, stop, i, stride, n_sub, best, rows, subs, 3)
+            i += 3 * LANES
+        while i < stride:
+            peak_tile(panel.dots, start, stop, i, stride, n_sub, best, rows, subs, 1)
+            i += LANES
         to_bag = first_row - bag_offsets[bag]
         if to_bag <= 0:
             # Three loops, each of which becomes one of vectors.

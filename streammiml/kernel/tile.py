@@ -11,6 +11,7 @@ With the JIT off, plain functions of the same names stand in. They differ in rou
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numba
@@ -37,9 +38,10 @@ def padded(width: int) -> int:
 def aligned_zeros(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Any:
     """Zeros that start on a cache line: a vector that straddles two lines loads at half speed."""
     counts = (shape,) if isinstance(shape, int) else shape
-    n_bytes = int(np.prod(counts, dtype=np.int64)) * np.dtype(dtype).itemsize
+    n_bytes = math.prod(counts) * np.dtype(dtype).itemsize
     raw = np.zeros(n_bytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
+    # A few microseconds less than raw.ctypes: scoring one bag asks for six of these.
+    start = -raw.__array_interface__["data"][0] % 64
     return raw[start : start + n_bytes].view(dtype).reshape(counts)
 
 
@@ -362,7 +364,7 @@ def _update_tile(
     return types.void(*arguments), generate
 
 
-@intrinsic
+@intrinsic(prefer_literal=True)
 def _peak_tile(
     _: Any,
     dots: Any,
@@ -374,9 +376,11 @@ def _peak_tile(
     best: Any,
     rows: Any,
     subs: Any,
+    n_vectors: Any,
 ) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
+        wide = kinds[9].literal_value
         word = ir.IntType(32)
         words = ir.VectorType(word, LANES)
 
@@ -385,23 +389,30 @@ def _peak_tile(
 
         nothing = ir.Constant(words, [0] * LANES)
         least = ir.Constant(_V, [-np.inf] * LANES)
-        outer = _Loop(builder, args[1], args[2], 1, [least, nothing, nothing])
+        outer = _Loop(builder, args[1], args[2], 1, [least, nothing, nothing] * wide)
         line = builder.gep(_row(context, builder, kinds[0], args[0], outer.index), [args[3]])
         row = everywhere(outer.index)
         inner = _Loop(builder, _I(0), args[5], 1, outer.values)
-        value = _load(builder, builder.gep(line, [builder.mul(inner.index, args[4])]))
-        more = builder.fcmp_ordered(">", value, inner.values[0])
-        found = [value, row, everywhere(inner.index)]
-        kept = [
-            builder.select(more, new, old) for new, old in zip(found, inner.values, strict=True)
-        ]
+        sub = everywhere(inner.index)
+        here = builder.gep(line, [builder.mul(inner.index, args[4])])
+        kept = []
+        # Every comparison waits for the one before it, so several vectors are looked at in turn.
+        for c in range(wide):
+            value = _load(builder, builder.gep(here, [_I(LANES * c)]))
+            before = inner.values[3 * c : 3 * c + 3]
+            more = builder.fcmp_ordered(">", value, before[0])
+            kept += [
+                builder.select(more, new, old)
+                for new, old in zip([value, row, sub], before, strict=True)
+            ]
         kept = outer.close(inner.close(kept))
         for i, vector in enumerate(kept):
-            place = _row(context, builder, kinds[6 + i], args[6 + i], args[3])
-            _store(builder, vector, place)
+            kind, array = kinds[6 + i % 3], args[6 + i % 3]
+            place = _row(context, builder, kind, array, args[3])
+            _store(builder, vector, builder.gep(place, [_I(LANES * (i // 3))]))
         return context.get_dummy_value()
 
-    arguments = (dots, start, stop, column, stride, n_sub, best, rows, subs)
+    arguments = (dots, start, stop, column, stride, n_sub, best, rows, subs, n_vectors)
     return types.void(*arguments), generate
 
 
@@ -505,16 +516,18 @@ def _peak_tile_plain(
     best: F32,
     rows: I32,
     subs: I32,
+    n_vectors: int,
 ) -> None:
-    """Eight labels from ``column`` on: best of all rows and sub-concepts, and the first place.
+    """Labels from ``column`` on, eight a vector: best of rows and sub-concepts, the first place.
 
     Sub-concept k of a label is in column ``label + k * stride`` of ``dots``.
     """
-    here = slice(column, column + LANES)
+    here = slice(column, column + LANES * n_vectors)
     best[here], rows[here], subs[here] = -np.inf, 0, 0
     for row in range(start, stop):
         for k in range(n_sub):
-            value = dots[row, column + k * stride : column + k * stride + LANES]
+            first = column + k * stride
+            value = dots[row, first : first + LANES * n_vectors]
             more = value > best[here]
             best[here] = np.where(more, value, best[here])
             rows[here] = np.where(more, row, rows[here])

@@ -119,26 +119,31 @@ def test_update_tile__adds_both_products_and_gives_the_squares(tall):
         np.testing.assert_allclose(norms[:tall], lengths, rtol=1e-5)
 
 
-def test_peak_tile__finds_the_first_of_the_best():
+@pytest.mark.parametrize("wide", [1, 3])
+def test_peak_tile__finds_the_first_of_the_best(wide):
     rng = np.random.default_rng(0)
-    dots = tile.aligned_zeros((12, 48))
+    stride, n_labels = 8 * wide + 8, 8 * wide
+    dots = tile.aligned_zeros((12, 3 * stride))
     # Few different values: ties are the rule.
     dots[:] = rng.integers(0, 3, dots.shape)
     dots[3, 8] = np.nan
 
     @numba.njit
     def run(dots, best, rows, subs):
-        tile.peak_tile(dots, 2, 11, 8, 16, 3, best, rows, subs)
+        tile.peak_tile(dots, 2, 11, 8, stride, 3, best, rows, subs, wide)
+
+    def plainly(*out):
+        tile._peak_tile_plain(out[0], 2, 11, 8, stride, 3, *out[1:], wide)
 
     results = []
-    for function in (run, lambda *out: tile._peak_tile_plain(out[0], 2, 11, 8, 16, 3, *out[1:])):
-        best = tile.aligned_zeros(16)
-        rows, subs = (tile.aligned_zeros(16, np.int32) for _ in range(2))
+    for function in (run, plainly):
+        best = tile.aligned_zeros(8 + n_labels)
+        rows, subs = (tile.aligned_zeros(8 + n_labels, np.int32) for _ in range(2))
         function(dots, best, rows, subs)
         results.append([best.tobytes(), rows.tobytes(), subs.tobytes()])
     assert results[0] == results[1]
-    for label in range(9, 16):
-        values = dots[2:11, [label, label + 16, label + 32]]
+    for label in range(9, 8 + n_labels):
+        values = dots[2:11, [label, label + stride, label + 2 * stride]]
         row, sub = np.unravel_index(values.argmax(), values.shape)
         assert (best[label], rows[label], subs[label]) == (values.max(), row + 2, sub)
 
