@@ -30,7 +30,7 @@ from tests.stores import write_store
 
 SETTINGS = {
     "shared_dim": 8, "subconcepts": 2, "block_bags": 8, "mix_blocks": 6, "epochs": 3,
-    "validate_every": 90, "patience": 50, "checkpoint_every": "50",
+    "validation": 0.1, "validate_every": 90, "patience": 50, "checkpoint_every": "50",
 }  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def scripted(code, *words):
 
 
 HANG_IN_A_READ = """
-real, left = stores.BagStore.read, [60]
+real, left = stores.BagStore.read, [100]
 def read(*args, **wanted):
     left[0] -= 1
     if left[0] < 0:
