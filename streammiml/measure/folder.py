@@ -36,7 +36,10 @@ class PartFolder:
         """
         self.path = Path(path)
         if "://" in os.fspath(path):
-            raise StreammimlError(f"{path}: {what} are written to a folder of this machine")
+            raise StreammimlError(
+                f"{path} is an address, and {what} are written to folders only; name a folder, "
+                "and copy it there when it is complete"
+            )
         if self.path.exists() and not self.path.is_dir():
             raise StreammimlError(f"{path} is a file; name a folder for the {what}")
         try:
@@ -123,10 +126,13 @@ def beside(path: Path) -> Path:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that has its name when it is whole and on the disk, and never before."""
+def written_whole(path: Path, needed: int | None = None) -> Iterator[BinaryIO]:
+    """A file that has its name when it is whole and on the disk, and never before.
+
+    ``needed``: bytes of everything that goes to the folder, about, for who must make room.
+    """
     partial = beside(path)
-    with saying_what_failed(path):
+    with saying_what_failed(path, needed):
         try:
             with partial.open("xb") as file:
                 yield file
@@ -140,15 +146,17 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def saying_what_failed(path: Path) -> Iterator[None]:
-    """Errors of the disk as one line, with what is free where it is full."""
+def saying_what_failed(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Errors of the disk as one line, with what is needed and what is free where it is full."""
     try:
         yield
     except OSError as error:
-        free = ""
+        room = ""
         if error.errno in _FULL:
-            free = f" ({format_size(shutil.disk_usage(path.parent).free)} are free)"
+            free = f"{format_size(shutil.disk_usage(path.parent).free)} are free"
+            all_of_it = "" if needed is None else f"all parts take about {format_size(needed)}, "
+            room = f" ({all_of_it}{free})"
         raise StreammimlError(
-            f"{path} is not written: {error.strerror or error}{free}; make room, and run the same "
+            f"{path} is not written: {error.strerror or error}{room}; make room, and run the same "
             "command again to go on"
         ) from error

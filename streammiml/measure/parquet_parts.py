@@ -42,7 +42,7 @@ def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> 
     names = None if plan.label_names is None else pa.array(plan.label_names, pa.string())
     listed = ["labels", "label_names", "key_instances", "subconcepts", "score_labels"]
     with (
-        written_whole(path_of(folder, number)) as file,
+        written_whole(path_of(folder, number), plan.n_bytes) as file,
         pq.ParquetWriter(
             file,
             schema(top_k=plan.top_k is not None),

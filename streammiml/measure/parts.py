@@ -58,9 +58,7 @@ class OutPlan:
         cls, store: Bags, n_labels: int, names: Sequence[str] | None, top_k: int | None
     ) -> OutPlan:
         """The plan for a store; parts are whole groups."""
-        out = BAG_BYTES + 4 * n_labels
-        if top_k is not None:
-            out = BAG_BYTES + 8 * min(top_k, n_labels)
+        out = _bag_bytes(n_labels, top_k)
         a_bag = out + store_bytes(store) / max(1, store.n_bags)
         size = min(PART_BYTES, max(LEAST_PART_BYTES, a_bag * store.n_bags / N_PARTS))
         part_bags = max(1, min(store.n_bags, int(size / a_bag)))
@@ -76,6 +74,11 @@ class OutPlan:
         )
 
     @property
+    def n_bytes(self) -> int:
+        """Of all predictions, about."""
+        return self.n_bags * _bag_bytes(self.n_labels, self.top_k)
+
+    @property
     def n_parts(self) -> int:
         """Parts of all bags."""
         return -(-self.n_bags // self.part_bags)
@@ -84,6 +87,11 @@ class OutPlan:
         """Bags that a part holds."""
         start = part * self.part_bags
         return start, min(start + self.part_bags, self.n_bags)
+
+
+def _bag_bytes(n_labels: int, top_k: int | None) -> int:
+    """Predictions of a bag, about: a score a label, or a score and a label of each of the k."""
+    return BAG_BYTES + (4 * n_labels if top_k is None else 8 * min(top_k, n_labels))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

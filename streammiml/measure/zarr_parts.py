@@ -27,7 +27,7 @@ GROUP, MARKS = "predictions.zarr", "_parts"
 
 def begin(folder: Path, plan: OutPlan) -> None:
     """Describe the arrays; descriptions of a run before are the same."""
-    with saying_what_failed(folder / GROUP):
+    with saying_what_failed(folder / GROUP, plan.n_bytes):
         (folder / MARKS).mkdir(exist_ok=True)
         made = beside(folder / GROUP)
         _create(made, plan)
@@ -47,7 +47,7 @@ def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> 
     """Write the chunks of one part beside, rename each into place, then the part's mark."""
     tally = Tally(0, 0, 0)
     made = beside(folder / f"part-{number:06d}")
-    with saying_what_failed(folder / GROUP):
+    with saying_what_failed(folder / GROUP, plan.n_bytes):
         try:
             arrays = _create(made, plan)
             for group in groups:

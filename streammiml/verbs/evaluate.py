@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from streammiml.measure.evaluate import evaluate as evaluate_model
 from streammiml.measure.registry import METRICS
-from streammiml.measure.scored import BLOCK_BYTES
+from streammiml.verbs.pool import PoolOptions, given
 from streammiml.verbs.show import Show
 
 # Labels that the readable table shows; --json has all of them.
@@ -25,11 +25,7 @@ def evaluate(
     *,
     metric: Annotated[list[str] | None, Parameter(negative="")] = None,
     json: bool = False,
-    threads: int | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    worker_memory: str | None = None,
-    block_bytes: str = BLOCK_BYTES,
+    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
 ) -> None:
     """Score every bag of a store and compare with its labels.
 
@@ -43,27 +39,13 @@ def evaluate(
         Only this metric; may be given several times. Among them precision_at_K and ndcg_at_K.
     json
         Print one JSON object, for machines.
-    threads
-        Threads of this process; one a core unless given.
-    workers
-        Processes of a local cluster to start instead.
-    scheduler
-        Address of a running Dask scheduler to use instead.
-    worker_memory
-        What each of the --workers may take; an equal share of the machine's unless given.
-    block_bytes
-        What a task reads at most, and about a half of what it holds.
     """
     with Show() as show:
         figures = evaluate_model(
             model,
             store,
             metrics=metric,
-            threads=threads,
-            workers=workers,
-            scheduler=scheduler,
-            worker_memory=worker_memory,
-            block_bytes=block_bytes,
+            **given(pool),
             watch=show,
         )
     if json:

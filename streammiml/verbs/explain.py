@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from streammiml.measure.scored import BLOCK_BYTES
 from streammiml.tell.explain import explain as explain_model
+from streammiml.verbs.pool import PoolOptions, given
 from streammiml.verbs.show import Show
 
 # Labels that the readable table shows; explanation.json has all of them.
@@ -27,11 +28,7 @@ def explain(
     typical: int = 10,
     image: str | None = None,
     json: bool = False,
-    threads: int | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    worker_memory: str | None = None,
-    block_bytes: str = BLOCK_BYTES,
+    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
 ) -> None:
     """Say which rows made each label fire, and what falls into each sub-concept.
 
@@ -49,16 +46,6 @@ def explain(
         Rows are images of this size, 28x28 or 32x32x3: draw contact sheets.
     json
         Print everything as one JSON object, for machines.
-    threads
-        Threads of this process; one a core unless given.
-    workers
-        Processes of a local cluster to start instead.
-    scheduler
-        Address of a running Dask scheduler to use instead; its workers write to OUT.
-    worker_memory
-        What each of the --workers may take; an equal share of the machine's unless given.
-    block_bytes
-        What a task reads at a time at most, and about a half of what it holds.
     """
     with Show() as show:
         said = explain_model(
@@ -67,11 +54,7 @@ def explain(
             out,
             image=image,
             typical=typical,
-            threads=threads,
-            workers=workers,
-            scheduler=scheduler,
-            worker_memory=worker_memory,
-            block_bytes=block_bytes,
+            **given(pool),
             watch=show,
         )
     if json:

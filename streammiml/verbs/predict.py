@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from streammiml.measure.predict import predict as predict_store
-from streammiml.measure.scored import BLOCK_BYTES
+from streammiml.verbs.pool import PoolOptions, given
 from streammiml.verbs.show import Show
 
 
@@ -20,11 +22,7 @@ def predict(
     format: Literal["parquet", "zarr"] = "parquet",
     top_k: int | None = None,
     json: bool = False,
-    threads: int | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    worker_memory: str | None = None,
-    block_bytes: str = BLOCK_BYTES,
+    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
 ) -> None:
     """Score every bag of a store and write what is predicted; run again, it goes on.
 
@@ -42,16 +40,6 @@ def predict(
         Keep the scores of so many labels, the highest first, rather than of all.
     json
         Print the summary as one JSON object, for machines.
-    threads
-        Threads of this process; one a core unless given.
-    workers
-        Processes of a local cluster to start instead.
-    scheduler
-        Address of a running Dask scheduler to use instead; its workers write to OUT.
-    worker_memory
-        What each of the --workers may take; an equal share of the machine's unless given.
-    block_bytes
-        What a task reads at a time at most, and about a half of what it holds.
     """
     with Show() as show:
         summary = predict_store(
@@ -60,11 +48,7 @@ def predict(
             out,
             format=format,
             top_k=top_k,
-            threads=threads,
-            workers=workers,
-            scheduler=scheduler,
-            worker_memory=worker_memory,
-            block_bytes=block_bytes,
+            **given(pool),
             watch=show,
         )
     if json:

@@ -260,7 +260,7 @@ def test_predict__refuses_what_it_cannot_write_to(one, tmp_path):
         predict(MODEL, one, tmp_path)
     with pytest.raises(StreammimlError, match=r"file/x cannot be written: Not a directory; name"):
         predict(MODEL, one, file / "x")
-    with pytest.raises(StreammimlError, match=r"^s3://a/b: predictions are written to a folder of"):
+    with pytest.raises(StreammimlError, match=r"^s3://a/b is an address, and .* name a folder"):
         predict(MODEL, one, "s3://a/b")
     held = tmp_path / "held"
     held.mkdir()
@@ -335,7 +335,10 @@ def test_predict__a_full_disk_is_told_and_leaves_nothing_half(one, tmp_path, for
     words = ["predict", str(tmp_path), one.name, str(out), "--format", format]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.returncode == 2, done.stderr
-    message = r"^streammiml: \S+ is not written: .*File too large.* \([\d.]+ .iB are free\); make"
+    message = (
+        r"^streammiml: \S+ is not written: .*File too large.* "
+        r"\(all parts take about [\d.]+ KiB, [\d.]+ .iB are free\); make"
+    )
     assert re.search(message, done.stderr, re.M)
     assert len(done.stderr.splitlines()) == 1
     assert not list(out.rglob("*.partial"))
