@@ -26,6 +26,7 @@ from streammiml.bags.store import BagStore
 from streammiml.config import TrainConfig
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.trainer import Progress, train
+from streammiml.learn.usual import SHARE
 from streammiml_tools.synth import write_corpus
 
 CORPUS = {
@@ -54,7 +55,7 @@ def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
 
 def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
     block = store.read(0, store.n_bags)
-    held_out = Holdout.of(TrainConfig().validation, store.n_bags).bags()
+    held_out = Holdout.of(SHARE, store.n_bags).bags()
     np.savez(
         folder / "bags.npz",
         rows=block.rows.reshape(store.n_bags, -1, store.n_features),  # type: ignore[union-attr]

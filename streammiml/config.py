@@ -244,12 +244,14 @@ class TrainConfig(ModelConfig):
     """Mix until label counts of 256 bags vary at most this much more than in a full shuffle."""
     memory: str = "1GiB"
     """What training may hold beyond the interpreter and its libraries."""
-    epochs: int = 100
-    """Passes over the training bags at most."""
+    epochs: int | None = None
+    """Passes over the training bags at most. Unless given, 100; of fewer than 5000 bags, as many as
+    cross validation finds best."""
     max_steps: int | None = None
     """Steps at most."""
-    validation: float = 0.1
-    """Share of bags held out for early stopping, 4096 at most; 0 trains on all of them."""
+    validation: float | None = None
+    """Share of bags held out for early stopping, 4096 at most; 0 trains on all of them. Unless
+    given, a tenth of 5000 bags or more, and of fewer none: they say little, and are missed."""
     validation_store: str | None = None
     """Store whose bags are looked at instead, 4096 at most; several with commas. No bag of the
     training stores is held out then."""
@@ -269,10 +271,10 @@ class TrainConfig(ModelConfig):
     def __post_init__(self) -> None:
         # Slotted dataclasses are made anew by the decorator, so super() would not find its class.
         ModelConfig.__post_init__(self)
-        for name in ("block_bags", "mix_blocks", "max_steps", "validate_every"):
+        for name in ("block_bags", "mix_blocks", "epochs", "max_steps", "validate_every"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1)
-        for name in ("epochs", "patience", "threads"):
+        for name in ("patience", "threads"):
             check_whole(name, getattr(self, name), 1)
         if self.order not in ORDERS:
             raise unknown("order", self.order, ORDERS)
@@ -282,8 +284,9 @@ class TrainConfig(ModelConfig):
                 raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
         if self.weights is not None:
             parse_weights(self.weights)
-        check_number("validation", self.validation, zero=True)
-        if self.validation >= 1:
+        if self.validation is not None:
+            check_number("validation", self.validation, zero=True)
+        if self.validation is not None and self.validation >= 1:
             raise StreammimlError(f"validation must be below 1, got {self.validation}")
         if self.validation_store is not None and not (
             isinstance(self.validation_store, str) and all(self.validation_store.split(","))
@@ -301,6 +304,12 @@ class TrainConfig(ModelConfig):
         """Settings that were asked for: those that differ from the default, unless it is known."""
         usual = TrainConfig()
         return {k: v for k, v in self.recorded().items() if v != getattr(usual, k)}
+
+    @property
+    def n_epochs(self) -> int:
+        """``epochs``, which must have been filled in; see ``learn/usual.py``."""
+        assert self.epochs is not None, "what a run is not told is filled in before it begins"
+        return self.epochs
 
     def checkpoint_interval(self) -> tuple[int | None, float | None]:
         """(steps, seconds) between checkpoints; one of them is None."""

@@ -20,6 +20,7 @@ from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.trainer import train
+from streammiml.learn.usual import resolved
 from streammiml.learn.validation import open_validation
 from streammiml.measure.pieces import whole
 from streammiml.measure.ranking import average_precision
@@ -79,13 +80,15 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
     lift
         Features added in flight: ``fourier:N[:BANDWIDTH]``, ``context``, or both with a comma.
     epochs
-        Passes over the training bags at most.
+        Passes over the training bags at most; unless given, see ``validation``.
     max_steps
         Steps at most.
     patience
         Looks at the held-out bags without a lower ranking loss after which training stops.
     validation
-        Share of bags held out for early stopping. Where bags are so few that those held out could
+        Share of bags held out for early stopping. Unless given, a tenth of 5000 bags or more. Of
+        fewer none is, and cross validation on them says how many epochs to train, where neither
+        ``epochs`` nor ``max_steps`` does: ``model_.settings["epochs"]``. Where bags held out could
         not tell one model from another, none is, and ``model_.settings["validation"]`` is 0.
     memory
         What training may hold beside the bags, such as ``2GiB``; more is refused beforehand.
@@ -142,10 +145,10 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         shared_space: bool = _USUAL.shared_space,
         scale: str = _USUAL.scale,
         lift: str = _USUAL.lift,
-        epochs: int = _USUAL.epochs,
+        epochs: int | None = _USUAL.epochs,
         max_steps: int | None = _USUAL.max_steps,
         patience: int = _USUAL.patience,
-        validation: float = _USUAL.validation,
+        validation: float | None = _USUAL.validation,
         memory: str = _USUAL.memory,
         threads: int = _USUAL.threads,
         seed: int = _USUAL.seed,
@@ -186,7 +189,9 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         block = _block_of(bags)
         labels = _labels_of(y, None)
         held = _held(block, labels)
-        config = replace(config, validation=_share_held_out(config, held))
+        usual = resolved(config, held.n_bags)
+        if usual.validation and not _can_be_looked_at(usual, held):
+            config = replace(usual, validation=0.0)
         self.model_ = train(held, config)
         self._seen, self._passes = _Seen().and_of(held), 1
         self._learned(held, labels)
@@ -385,13 +390,13 @@ class _Labels(NamedTuple):
     form: str
 
 
-def _share_held_out(config: TrainConfig, held: MemoryBags) -> float:
-    """The share that was asked for, or 0 where the bags held out could not be looked at."""
+def _can_be_looked_at(config: TrainConfig, held: MemoryBags) -> bool:
+    """Whether the bags that would be held out can tell one model from another."""
     try:
-        open_validation(config, held, Holdout.of(config.validation, held.n_bags))
+        open_validation(config, held, Holdout.of(config.validation or 0.0, held.n_bags))
     except StreammimlError:
-        return 0.0
-    return config.validation
+        return False
+    return True
 
 
 def _held(block: BagBlock, labels: _Labels) -> MemoryBags:

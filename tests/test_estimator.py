@@ -234,11 +234,11 @@ def test_predict__gives_one_label_a_bag_where_each_had_one():
 
 
 def test_fit__few_bags_or_one_label_hold_none_out():
-    few = sm.MIMLfast(**SMALL).fit(BAGS[:3], LISTS[:3])
-    one = sm.MIMLfast(**SMALL).fit(BAGS, MARKS[:, :1])
-    many = sm.MIMLfast(**SMALL).fit(BAGS, MARKS)
+    few = sm.MIMLfast(**SMALL, validation=0.1).fit(BAGS[:3], LISTS[:3])
+    one = sm.MIMLfast(**SMALL, validation=0.1).fit(BAGS, MARKS[:, :1])
+    many = sm.MIMLfast(**SMALL, validation=0.1).fit(BAGS, MARKS)
     shares = [model.model_.settings["validation"] for model in (few, one, many)]
-    assert shares == [0.0, 0.0, TrainConfig().validation]
+    assert shares == [0.0, 0.0, 0.1]
     assert one.predict(NEW).shape == (len(NEW), 1)
 
 

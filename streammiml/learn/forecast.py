@@ -22,6 +22,7 @@ from streammiml.learn.scaler import ScalerFit
 from streammiml.learn.start import check_follows, settings_from
 from streammiml.learn.state import State, new_state
 from streammiml.learn.sweeping import Sweeper
+from streammiml.learn.usual import resolved
 from streammiml.model import Model
 from streammiml.scoring import kernel_block
 
@@ -68,13 +69,14 @@ def forecast(stores: Bags | str | Path | list[str], config: TrainConfig | None =
         start = Model.load(config.start)
         check_follows(start, store)
         config = settings_from(start, config)
+    config = resolved(config, store.n_bags)
     ready = prepare(store, config)
     budget, plan = ready.budget, ready.budget.plan
     sample, inflation = _sample(ready)
     a_step, a_bag = _timed(store, config, sample)
     looks = 0 if ready.looks is None else len(ready.looks.bags)
     an_epoch = ready.visits.steps_an_epoch()
-    steps = round(an_epoch * config.epochs)
+    steps = round(an_epoch * config.n_epochs)
     if config.max_steps is not None:
         steps = min(steps, config.max_steps)
     n_epochs = steps / max(an_epoch, 1)

@@ -17,11 +17,13 @@ _KEY = 0x5EED_0F_BA65
 
 @dataclass(frozen=True)
 class Holdout:
-    """Bags whose hash falls below a limit; none for a share of 0."""
+    """Bags whose hash falls below a limit, and not below another; none for a share of 0."""
 
     limit: int
     """Of 2^32."""
     n_bags: int
+    least: int = 0
+    """Of 2^32."""
 
     @classmethod
     def of(cls, share: float, n_bags: int) -> Holdout:
@@ -44,9 +46,18 @@ class Holdout:
             raise StreammimlError(f"a validation store of {n_bags} bags leaves none to look at")
         return found
 
+    @classmethod
+    def of_fold(cls, fold: int, k: int, n_bags: int) -> Holdout:
+        """Hold out the bags of one of ``k`` folds, counted from 0; they are of about equal size."""
+        found = cls((fold + 1) * 2**32 // k, n_bags, fold * 2**32 // k)
+        if not 0 < found.size < n_bags:
+            raise StreammimlError(f"{n_bags} bags are too few for {k} folds; give --epochs")
+        return found
+
     def chosen(self, bags: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these bags are held out."""
-        return mixed(bags, _KEY) >> np.uint64(32) < np.uint64(self.limit)
+        found = mixed(bags, _KEY) >> np.uint64(32)
+        return (found < np.uint64(self.limit)) & (found >= np.uint64(self.least))
 
     @cached_property
     def size(self) -> int:

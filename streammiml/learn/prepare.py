@@ -33,16 +33,19 @@ class Prepared:
     """Steps between two lines of the history, and two looks."""
 
 
-def prepare(store: Bags, config: TrainConfig) -> Prepared:
-    """Plan, memory and bags held out; refuses what cannot be trained on or does not fit."""
+def prepare(store: Bags, config: TrainConfig, holdout: Holdout | None = None) -> Prepared:
+    """Plan, memory and bags held out; refuses what cannot be trained on or does not fit.
+
+    ``holdout`` says which bags are held out, instead of the share in ``config``.
+    """
     if store.n_bags == 0:
         raise StreammimlError(f"{store.name} has no bags to learn from")
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to learn from: no bag carries one")
     lift = LiftSpec.parse(config.lift)
     n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
-    share = config.validation if config.validation_store is None else 0.0
-    holdout = Holdout.of(share, store.n_bags)
+    share = config.validation if config.validation_store is None else None
+    holdout = holdout or Holdout.of(share or 0.0, store.n_bags)
     looks = open_validation(config, store, holdout)
     held_out, kept, lifted = looks.sizes(n_lifted) if looks is not None else (0, 0, 0)
     visits = visits_of(store, config.weights, holdout, config.seed)

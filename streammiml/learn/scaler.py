@@ -64,12 +64,16 @@ def needs_rows(scale: ScaleSpec, lift: LiftSpec) -> bool:
 def auto_scale(*, sparse: bool, zero_share: float, negative: bool, fractional: bool) -> ScaleSpec:
     """Choose for ``auto``: the whole rule.
 
-    Rows without a negative value of which a quarter or more are zeros (and all sparse rows) are
-    counts, text or histograms: unit rows, of square roots if the values are whole. All others are
-    standardised with one factor for all rows.
+    Rows without a negative value of which a quarter or more are zeros are counts or histograms, and
+    sparse ones text: unit rows, of square roots if the values are whole, standardised before if
+    they are dense fractions (MSRC v2: average precision .737 against .714, key instances .71
+    against .63). All others are standardised with one factor for all rows.
     """
-    if sparse or (not negative and zero_share >= COUNT_ZEROS):
-        return ScaleSpec(kind="unit", transform="none" if negative or fractional else "sqrt")
+    counted = not negative and not fractional
+    if sparse or (counted and zero_share >= COUNT_ZEROS):
+        return ScaleSpec(kind="unit", transform="sqrt" if counted else "none")
+    if not negative and zero_share >= COUNT_ZEROS:
+        return ScaleSpec(kind="standard+unit")
     return ScaleSpec(kind="standard")
 
 

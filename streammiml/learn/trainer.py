@@ -25,6 +25,7 @@ from streammiml.kernel.score import Weights
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.clock import CHECKPOINTS, KERNEL, VALIDATION, Clock, Work
+from streammiml.learn.holdout import Holdout
 from streammiml.learn.prepare import mixing_in_words, prepare
 from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS, PLACES, SETTINGS, RunFolder
@@ -38,6 +39,8 @@ from streammiml.learn.state import (
     tally_of,
 )
 from streammiml.learn.sweeping import Sweeper
+from streammiml.learn.usual import FOLDS, epochs_of, fold_settings, is_folded, resolved
+from streammiml.learn.validation import NothingRanked
 from streammiml.model import LabelRule, LiftArrays, Model
 
 
@@ -102,8 +105,10 @@ class _Training:
         config: TrainConfig,
         folder: RunFolder | None,
         watch: Callable[[Progress], None],
+        holdout: Holdout | None = None,
     ) -> None:
         self._store, self._folder, self._watch = store, folder, watch
+        self._holdout = holdout
         self._config = config
         self._signal = 0
         self._waiting = False
@@ -118,7 +123,9 @@ class _Training:
             raise StreammimlError(f"{folder.path} holds no run to extend; leave --extend out")
         begins = folder is None or not has_checkpoint(folder.checkpoints)
         start = self._checked_start(start, needed=begins or asked)
-        ready = prepare(self._store, self._config)
+        if folder is None or not folder.exists:
+            self._config = self._filled(start)
+        ready = prepare(self._store, self._config, self._holdout)
         self._plan, self._read = ready.budget.plan, ready.budget.read
         self._visits, self._looks, self._every = ready.visits, ready.looks, ready.every
         self._config = replace(
@@ -164,6 +171,32 @@ class _Training:
         if folder is not None:
             model.save(folder.model)
         return model
+
+    def _filled(self, start: Model | None) -> TrainConfig:
+        """Settings of a run that begins, with what was left open; see ``learn/usual.py``."""
+        store, config = self._store, self._config
+        if not is_folded(config, store.n_bags):
+            return resolved(config, store.n_bags)
+        curves: list[dict[int, float]] = []
+        every = 0
+
+        def note(progress: Progress) -> None:
+            if progress.validation_loss is not None:
+                curves[-1][progress.step] = progress.validation_loss
+
+        for fold in range(FOLDS):
+            held_out = Holdout.of_fold(fold, FOLDS, store.n_bags)
+            settings = fold_settings(config, store.n_bags, every)
+            try:
+                if not every:
+                    open_every = replace(settings, validate_every=None)
+                    every = prepare(store, open_every, held_out).every
+                    settings = fold_settings(config, store.n_bags, every)
+                curves.append({})
+                _Training(store, settings, None, note, held_out).run(0, start)
+            except NothingRanked:
+                return resolved(config, store.n_bags)
+        return replace(config, validation=0.0, epochs=epochs_of(curves, store.n_bags))
 
     def _checked_start(self, start: Model | None, *, needed: bool) -> Model | None:
         """The model to go on from, read if it is needed; the run must have begun with the same."""
@@ -241,7 +274,8 @@ class _Training:
                 f"{folder.path} ends after {found.max_steps:,} steps, whatever its epochs; "
                 "--resume with a larger --max-steps goes on"
             )
-        self._config = replace(found, epochs=found.epochs + extend)
+        found = resolved(found, self._store.n_bags)
+        self._config = replace(found, epochs=found.n_epochs + extend)
 
     def _key(self) -> dict[str, Any]:
         """What a checkpoint must agree with."""
@@ -316,7 +350,7 @@ class _Training:
             for batch in self._batches(stream):
                 done = 0
                 while done < len(batch.numbers):
-                    if batch.epoch >= config.epochs:
+                    if batch.epoch >= config.n_epochs:
                         at.epoch, at.place = batch.epoch, 0
                         return
                     many = min(len(batch.numbers) - done, self._until_event())
@@ -373,7 +407,7 @@ class _Training:
         at, config = self._state.at, self._config
         if config.max_steps is not None and at.step >= config.max_steps:
             return True
-        return at.epoch >= config.epochs or self._stopped_early()
+        return at.epoch >= config.n_epochs or self._stopped_early()
 
     def _stopped_early(self) -> bool:
         return self._looks is not None and self._state.at.bad_checks >= self._config.patience
@@ -455,7 +489,7 @@ class _Training:
             validation_loss=loss,
             best_loss=at.best_loss,
             is_line=is_line,
-            epochs=self._config.epochs,
+            epochs=self._config.n_epochs,
             mixing=self._mixing,
             stopped_early=self._stopped_early(),
             done=self._share_done(),
@@ -465,7 +499,7 @@ class _Training:
 
     def _share_done(self) -> float:
         at, config = self._state.at, self._config
-        done = (at.epoch + at.place / self._plan.n_bags) / config.epochs
+        done = (at.epoch + at.place / self._plan.n_bags) / config.n_epochs
         return min(1.0, max(done, at.step / config.max_steps if config.max_steps else 0.0))
 
     def _seconds_left(self, now: Work) -> float | None:

@@ -26,6 +26,10 @@ MOST_WORK = 0.1
 """Of the work of the steps between two looks, what one look may cost: multiplications counted."""
 
 
+class NothingRanked(StreammimlError):
+    """Bags held out that early stopping cannot tell models apart by."""
+
+
 class Validation:
     """Bags that early stopping looks at, read once and kept."""
 
@@ -56,14 +60,14 @@ class Validation:
     def check_ranked(self) -> None:
         """Refuse bags of which none could be ranked wrongly: every loss would be 0."""
         if self.store.n_labels == 1:
-            raise StreammimlError(
+            raise NothingRanked(
                 f"{self.name} has one label and early stopping looks at the order of labels; "
                 "--validation 0 trains on all bags for --epochs"
             )
         for bag in self.bags.tolist():
             if 0 < len(self.store.labels(bag, bag + 1)[1]) < self.store.n_labels:
                 return
-        raise StreammimlError(
+        raise NothingRanked(
             f"none of the {len(self.bags)} bags held out has both labels that it carries and "
             "labels that it does not, so early stopping has nothing to look at; give another "
             "share, or --validation 0"

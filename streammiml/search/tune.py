@@ -20,6 +20,7 @@ from streammiml.cluster import Pool, open_pool
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn.trainer import train
+from streammiml.learn.usual import resolved
 from streammiml.measure.evaluate import combined, measure_piece
 from streammiml.measure.folder import PartFolder, as_json, written_whole
 from streammiml.measure.pieces import Piece, pieces, store_bytes, whole
@@ -332,7 +333,7 @@ def _is_here(store: Bags) -> bool:
 
 def _most_steps(config: TrainConfig, n_bags: int) -> int:
     """Steps that training takes at most on so many bags."""
-    steps = config.epochs * n_bags
+    steps = resolved(config, n_bags).n_epochs * n_bags
     return steps if config.max_steps is None else min(config.max_steps, steps)
 
 

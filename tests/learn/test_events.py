@@ -17,7 +17,7 @@ from tests.stores import write_store
 
 SMALL = {
     "shared_dim": 8, "subconcepts": 2, "epochs": 3, "validate_every": 90, "checkpoint_every": "100",
-    "patience": 50,
+    "patience": 50, "validation": 0.1,
 }  # fmt: skip
 
 

@@ -126,7 +126,7 @@ def test_sparse_fit__has_the_deviations_of_the_dense_one_and_no_centre(rows, sca
     ("rows", "scale"),
     [
         ([[0, 3, 0], [1, 0, 0]], "sqrt:unit"),
-        ([[0, 0.5, 0], [0.2, 0, 0.3]], "unit"),
+        ([[0, 0.5, 0], [0.2, 0, 0.3]], "standard+unit"),
         ([[9, 3, 7], [1, 5, 0]], "standard"),
         ([[0, -3, 0], [1, 0, 0]], "standard"),
         ([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5]], "standard"),

@@ -16,7 +16,7 @@ from tests.stores import write_store
 
 SMALL = {
     "shared_dim": 8, "subconcepts": 2, "block_bags": 8, "mix_blocks": 6, "epochs": 2,
-    "validate_every": 90, "checkpoint_every": "70",
+    "validation": 0.1, "validate_every": 90, "checkpoint_every": "70",
 }  # fmt: skip
 NAMES = ("a", "b", "c", "d", "e")
 

@@ -27,7 +27,7 @@ N_BAGS = 300
 # fall into the middle of batches.
 SMALL = {
     "shared_dim": 8, "subconcepts": 2, "block_bags": 8, "mix_blocks": 6, "epochs": 3,
-    "validate_every": 90, "patience": 50, "checkpoint_every": "70",
+    "validation": 0.1, "validate_every": 90, "patience": 50, "checkpoint_every": "70",
 }  # fmt: skip
 
 
