@@ -46,10 +46,9 @@ MODES = {
     "default": Mode(),
     "best": Mode(
         grid={
-            "lift": ["none", "fourier:500:0.5", "fourier:500:1", "context,fourier:500:1"],
-            "subconcepts": [1, 5],
-            "step_size": [0.02, 0.05],
-            "scale": ["auto", "standard+unit"],
+            "lift": ["none", "fourier:300:1", "context", "context,fourier:300:0.5"],
+            "scale": ["auto", "unit"],
+            "step_size": [0.01, 0.02],
         },
     ),
     **{f"K={k}": Mode(given={"subconcepts": k}) for k in (1, 5, 10, 15)},
