@@ -21,7 +21,7 @@ from streammiml.tell.examples import TYPICAL, Viewer, chosen_bags, examples, sub
 from streammiml.tell.explain import image_shape
 from streammiml.tell.figures import figures, label_tables, learning_curves, metric_names
 from streammiml.tell.runs import RunRecord, read_run
-from streammiml.tell.telling import Seen, tell
+from streammiml.tell.telling import Seen, Told, tell
 
 PAGE = "report.html"
 MARK = b'<meta name="generator" content="streammiml report">'
@@ -70,10 +70,11 @@ def report(
     common = None if store is None else store if isinstance(store, Bags) else open_store(store)
     if common is not None and image is not None:
         image_shape(image, common.n_features)
-    told = [
-        tell(name, record, _look(record, common, image, options))
-        for name, record in zip(_names(paths), records, strict=True)
-    ]
+    told: list[Told] = []
+    for name, record in zip(_names(paths), records, strict=True):
+        # Of a common store, runs show the bags that the first of them chose.
+        shown = next((each.seen.bags for each in told if common is not None), None)
+        told.append(tell(name, record, _look(record, common, image, shown, options)))
     content = {
         "title": title or "Report on " + ", ".join(each.name for each in told),
         "version": version("streammiml"),
@@ -124,7 +125,11 @@ def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
 
 
 def _look(
-    record: RunRecord, common: Bags | None, image: str | None, options: Mapping[str, Any]
+    record: RunRecord,
+    common: Bags | None,
+    image: str | None,
+    bags: list[int] | None,
+    options: Mapping[str, Any],
 ) -> Seen:
     """Score a store with the run's model; the common one must fit, another may be gone."""
     if record.model is None:
@@ -143,7 +148,9 @@ def _look(
     made = survey(record.model, store, typical=TYPICAL, **options)
     names = store.label_names or record.model.label_names
     viewer = Viewer(store, names or [str(i) for i in range(store.n_labels)], shape)
-    shown = examples(viewer, record.model, chosen_bags(store, made.concepts))
+    bags = bags or chosen_bags(store, made.concepts)
+    # First, since they settle how dark pictures are.
+    shown = examples(viewer, record.model, bags)
     return Seen(
         what,
         store,
@@ -151,6 +158,7 @@ def _look(
         histogram(made.margins),
         subconcepts(viewer, made.concepts),
         shown,
+        bags,
     )
 
 

@@ -24,6 +24,8 @@ class Seen:
     margins: Histogram | None = None
     concepts: list[LabelConcepts] | None = None
     examples: list[Example] | None = None
+    bags: list[int] | None = None
+    """Numbers of the bags that are examples."""
 
 
 @dataclass(frozen=True, slots=True)

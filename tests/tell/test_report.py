@@ -27,7 +27,9 @@ def made_run(folder, *, name="run", names=EVIL, remember=True, **options):
         write_store(path, planted(300), label_names=names)
     run = folder / name
     store = sm.open_store(path)
-    config = sm.TrainConfig(**{"epochs": 4, "validation": 0.1, "shared_dim": 8, "validate_every": 200, **options})
+    config = sm.TrainConfig(
+        **{"epochs": 4, "validation": 0.1, "shared_dim": 8, "validate_every": 200, **options}
+    )
     sm.train(store, config, run=run, watch=Witness(store, run) if remember else lambda _: None)
     return run
 
@@ -142,6 +144,10 @@ def test_report__several_runs_stand_side_by_side(folder, tmp_path):
     assert f"{min(values):.4f}" in best
     assert len(page.with_class("line")) == 6
     assert "different bags" not in page.text
+    # Both show the same bags.
+    bags = re.findall(r'class="bag-name">Bag (\d+)<', page.raw)
+    assert len(bags) > 10
+    assert bags[: len(bags) // 2] == bags[len(bags) // 2 :]
 
 
 def test_report__runs_on_different_bags_are_not_compared(folder, tmp_path):
