@@ -3,7 +3,8 @@
 ``of_gemm`` is floating point operations a second over those of a float32 product of 1024³ on one
 thread in the same run, both by the CPU time of their process, taken in turns: the median of the
 ratios of pairs. A row counts 2m(d + K(L + 1)) operations, whatever else is done for it. Ratios of
-times on the wall are medians of pairs too; on a busy machine they measure the others as well.
+times on the wall are medians of pairs too; on a busy machine they measure the others as well, so
+two threads are also tried on the kernel alone (``kernel_alone``), which holds no lock of Python's.
 
 STREAMMIML_BENCH_GB ("1,8") says how large the stores are whose peak memory is compared.
 """
@@ -18,7 +19,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import reduce
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -159,13 +161,24 @@ def speed(folder: Path, shape: tuple[int, ...], smoke: bool) -> Iterator[dict[st
             time.process_time,
         )
         yield {**case, "what": "evaluate over a plain loop", "cpu_ratio": round(ratio, 3)}
-        ratio = median_ratio(
-            lambda: evaluate(model, store, threads=1),
-            lambda: evaluate(model, store, threads=2),
-            rounds,
-            time.perf_counter,
-        )
-        yield {**case, "what": "evaluate", "two_threads_over_one": round(ratio, 2)}
+        yield {**case, "what": "evaluate", **two_threads(model, store, scorer, rounds)}
+
+
+def two_threads(model: Model, store: Bags, scorer: Scorer, rounds: int) -> dict[str, float]:
+    """Wall time of one thread over that of two: evaluate, and in the same minutes the kernel."""
+    block = store.read(0, store.n_bags // 2)
+
+    def kernel(threads: int) -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(scorer.scores, [block, block]))
+
+    ratios: dict[str, list[float]] = {"two_threads_over_one": [], "kernel_alone": []}
+    works = (lambda n: evaluate(model, store, threads=n), kernel)
+    for _ in range(rounds):
+        for found, work in zip(ratios.values(), works, strict=True):
+            one, two = (clocked(partial(work, n), time.perf_counter) for n in (1, 2))
+            found.append(one / two)
+    return {name: round(statistics.median(found), 2) for name, found in ratios.items()}
 
 
 def in_memory(shape: tuple[int, ...], n_bags: int, smoke: bool) -> dict[str, Any]:
@@ -223,8 +236,14 @@ def cases(smoke: bool) -> Iterator[dict[str, Any]]:
     for n_bags in (1, 8):
         yield in_memory(SHAPE, n_bags, smoke)
     sizes = os.environ.get("STREAMMIML_BENCH_GB", "1,8").split(",")
-    for gb in (0.002,) if smoke else map(float, sizes):
-        yield memory(gb * 1e9)
+    found = [memory(gb * 1e9) for gb in ((0.002, 0.004) if smoke else map(float, sizes))]
+    yield from found
+    first, last = found[0], found[-1]
+    more = {
+        what: round(last["grown_mib"][what] - first["grown_mib"][what], 1)
+        for what in first["grown_mib"]
+    }
+    yield {"case": {**last["case"], "than_gb": first["case"]["gb"]}, "grown_more_mib": more}
 
 
 if __name__ == "__main__":

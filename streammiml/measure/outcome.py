@@ -124,8 +124,11 @@ def schema(*, top_k: bool) -> Any:
     return pa.schema([field for field in fields if top_k or field[0] != "score_labels"])
 
 
-def table(found: Predictions, first: int, ids: Sequence[str], names: Any) -> Any:
-    """A record a bag; ``names`` is an Arrow array of label names, or None for nulls."""
+def table(found: Predictions, first: int, ids: Sequence[str] | I64, names: Any) -> Any:
+    """A record a bag, named or numbered by ``ids``.
+
+    ``names`` is an Arrow array of label names, or None for nulls.
+    """
     n, width = found.scores.shape
     every = pa.array(np.arange(n + 1, dtype=np.int32) * width)
     offsets = pa.array(found.label_offsets.astype(np.int32))
@@ -136,7 +139,7 @@ def table(found: Predictions, first: int, ids: Sequence[str], names: Any) -> Any
 
     columns = {
         "bag": np.arange(first, first + n),
-        "bag_id": pa.array(ids, pa.string()),
+        "bag_id": pa.array(ids).cast(pa.string()),
         "scores": pa.ListArray.from_arrays(every, found.scores.reshape(-1)),
         "dummy_score": found.dummy_score,
         "labels": by_bag(found.label_indices),

@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from streammiml.bags.store import Bags
 from streammiml.measure.outcome import Predictions
 from streammiml.measure.pieces import Piece, store_bytes
@@ -99,7 +102,8 @@ class Group:
     """Predictions of consecutive bags that are written together."""
 
     first: int
-    ids: list[str]
+    ids: list[str] | NDArray[np.int64]
+    """Names of the bags, or numbers that stand for them."""
     found: Predictions
 
     def tally(self) -> Tally:

@@ -85,8 +85,11 @@ class Piece:
             return self.source.view(self.numbers).labels(0, len(self.numbers))
         return self.source.labels(self.start, self.stop)
 
-    def bag_ids(self) -> list[str]:
-        """Names of the bags."""
+    def bag_ids(self) -> list[str] | I64:
+        """Names of the bags, or the numbers that stand for them where a store has none."""
+        if not self.source.has_bag_ids and not isinstance(self.source, StoreView):
+            # Making text of each would take as long as scoring a small bag, one thread at a time.
+            return np.arange(self.start, self.stop) if self.numbers is None else self.numbers
         if self.numbers is not None:
             return self.source.view(self.numbers).bag_ids(0, len(self.numbers))
         return self.source.bag_ids(self.start, self.stop)

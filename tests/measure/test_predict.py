@@ -20,7 +20,7 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.parts import Lock
 from streammiml.errors import StreammimlError
-from streammiml.measure import parts
+from streammiml.measure import parts, pieces
 from streammiml.measure.outcome import Predictions, first_labels
 from streammiml.measure.predict import model_digest, predict
 from streammiml.model import LabelRule
@@ -178,6 +178,14 @@ def test_predict__rows_without_ids_or_names_and_sparse_ones(tmp_path):
     assert {row["label_names"] for row in found} == {None}
     other = records(tmp_path / "thin")
     assert [row["labels"] for row in other] == [row["labels"] for row in found]
+
+
+def test_piece__numbers_bags_of_a_view_without_names_as_the_store_behind_it_does(tmp_path):
+    store = write_store(tmp_path / "x.zarr", plain(made_block(20)), n_labels=4)
+    view = store.view([7, 3, 12])
+    for remote in (False, True):
+        names = pieces.whole(view, remote=remote).cut(1, 3).bag_ids()
+        assert [str(name) for name in names] == view.bag_ids(1, 3) == ["3", "12"]
 
 
 @in_small_parts
