@@ -42,7 +42,7 @@ def refused(capsys, *words):
 
 def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsys):
     folder = tmp_path / "deep" / "run"
-    assert run(["train", store, str(folder), *QUICK]) == 0
+    assert run(["train", store, str(folder), *QUICK, "--validation=0.1"]) == 0
     out, err = said(capsys)
     assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
     assert re.search(r"epoch 0/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
@@ -135,8 +135,8 @@ def zeroed(n_bags=40):
     ("block", "said_of_it", "words", "line"),
     [
         (unlabelled(), {"n_labels": 5}, [], "s.zarr has no labels to learn from: no bag carries"),
-        (only_label_0(), {"n_labels": 1}, [], "s.zarr has one label and early stopping looks at"),
-        (only_label_0(), {"n_labels": 1}, ["--validation=0"], None),
+        (only_label_0(), {"n_labels": 1}, ["--validation=0.1"], "s.zarr has one label and early"),
+        (only_label_0(), {"n_labels": 1}, [], None),
         (planted(40), {}, ["--validation=0.0001"], "of 40 bags holds out no bag; give another"),
         (planted(2), {}, ["--validation=0.99999"], "of 2 bags holds out every bag; give another"),
         (zeroed(), {}, [], "every feature is zero over the "),
@@ -289,7 +289,7 @@ def test_dry_run__says_what_it_would_take_and_leaves_nothing(store, tmp_path, ca
         r"variance inflation +1\.00 of label counts",
         r"memory, weights +\d",
         r"memory, all +[\d.]+ MiB of 1 GiB",
-        rf"steps +{n_bags[0] * 100:,}, {n_bags[0]} an epoch",
+        rf"steps +{n_bags[0] * 134:,}, {n_bags[0]} an epoch",
         r"reads, about +[\d.]+ [KM]iB, [\d.]+ KiB an epoch",
         r"time, about +\d+ (s|min) without early stop, by [\d,]+ µs a step and \S+ s a look",
     ):
@@ -345,6 +345,7 @@ def test_train__states_how_bags_are_mixed_before_the_first_step(store, tmp_path,
 
 def test_train__that_stops_early_says_so_and_how_to_go_on(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run"), "--shared-dim=8", "--validate-every=20"]
+    words.append("--validation=0.1")
     assert run([*words, "--patience=1", "--epochs=50"]) == 0
     assert "stopped early: no lower ranking loss for" in said(capsys)[1]
     assert run([*words, "--extend=1"]) == 0
