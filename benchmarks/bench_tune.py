@@ -107,7 +107,6 @@ def equal_trials(folder: Path, smoke: bool) -> dict[str, Any]:
         return times[-1] - times[0]
 
     one, two = seconds(1), seconds(2)
-    one, two = trials(1), trials(2)
     return {
         "case": {"set": "made", "trials": 16},
         "seconds_a_trial": round(one / 16, 2),
