@@ -73,7 +73,9 @@ def report(
     told: list[Told] = []
     for name, record in zip(_names(paths), records, strict=True):
         # Of a common store, runs show the bags that the first of them chose.
-        shown = next((each.seen.bags for each in told if common is not None), None)
+        shown = next(
+            (each.seen.bags for each in told if common is not None and each.seen.bags), None
+        )
         told.append(tell(name, record, _look(record, common, image, shown, options)))
     content = {
         "title": title or "Report on " + ", ".join(each.name for each in told),

@@ -6,11 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Literal, get_args
 
 from cyclopts import App, CycloptsError
+from cyclopts.completion.detect import ShellDetectionError
 
 from streammiml.errors import StreammimlError, unknown
 
+Shell = Literal["bash", "fish", "powershell", "zsh"]
 # Named by string, so that asking for help loads none of them.
 VERBS = {
     "evaluate": ("streammiml.verbs.evaluate:evaluate", "Figures of a model on a store."),
@@ -46,7 +50,30 @@ def build() -> App:
     # A tool may do more under the same name: verify, which knows sources.
     for name, (target, line) in sorted({**VERBS, **found}.items()):
         app.command(target, name=name, help=line)
+    _offer_completion(app)
     return app
+
+
+def _offer_completion(app: App) -> None:
+    def install(*, shell: Shell | None = None, output: Path | None = None) -> None:
+        """Let the shell complete verbs and options, from its next start on.
+
+        Parameters
+        ----------
+        shell
+            The one that this runs in unless given.
+        output
+            File for what the shell is told; where it looks for such files unless given.
+        """
+        try:
+            path = app.install_completion(shell=shell, output=output)
+        except ShellDetectionError:
+            raise StreammimlError(
+                f"which shell this is cannot be told; give --shell {', '.join(get_args(Shell))}"
+            ) from None
+        print(f"{path}: from the next start of the shell on")
+
+    app.command(install, name="--install-completion")
 
 
 def run(words: Sequence[str]) -> int:
