@@ -36,8 +36,9 @@ EPOCHS = 100
 """At most, where held-out bags tell when to stop."""
 STEPS, LEAST_EPOCHS = 40_000, 10
 """Where nothing tells: so many steps, and so many epochs at least."""
-FOLDS, MOST_STEPS, LOOK_EVERY = 3, 80_000, 2000
-"""Of the cross validation: how many runs, of how many steps, looked at how often at the least."""
+FOLDS, MOST_STEPS, MOST_EPOCHS, LOOK_EVERY = 3, 80_000, 400, 2000
+"""Of the cross validation: how many runs, how long they are, how many steps between two looks at
+the least."""
 LEAST_FOLDED = 30
 """Bags; fewer say nothing in folds either."""
 
@@ -64,11 +65,12 @@ def is_folded(config: TrainConfig, n_bags: int) -> bool:
 
 def fold_settings(config: TrainConfig, n_bags: int, every: int) -> TrainConfig:
     """Settings of a run without one fold; ``every`` is how often its bags could be looked at."""
+    trained = max(1, n_bags * (FOLDS - 1) // FOLDS)
     return replace(
         config,
         validation=1 / FOLDS,
-        validate_every=max(LOOK_EVERY, every),
-        epochs=math.ceil(MOST_STEPS / max(1, n_bags * (FOLDS - 1) // FOLDS)),
+        validate_every=max(min(LOOK_EVERY, 20 * trained), every),
+        epochs=min(MOST_EPOCHS, math.ceil(MOST_STEPS / trained)),
         patience=MOST_STEPS,
     )
 
