@@ -1,6 +1,24 @@
 """Multi-instance multi-label learning on corpora far larger than memory.
 
 The public names are those in ``__all__``; they load on first use, so that importing is cheap.
+
+>>> import streammiml as sm
+>>> store = sm.open_store("corpus.zarr")
+>>> store
+<BagStore corpus.zarr: 500 bags, 1,786 rows of 3 features (float32), 3 labels>
+>>> store.read(0, 2).labels_of(1).tolist()
+[1]
+>>> config = sm.TrainConfig(shared_dim=10, subconcepts=2, epochs=5)
+>>> model = sm.train(store, config, run="run-2")
+>>> model
+Model(3 features, 4 lifted, shared_dim=10, subconcepts=2, 3 labels, rule=dummy, scale=standard, ...)
+>>> sm.evaluate(model, "test.zarr")["ranking_loss"] < 0.05
+True
+>>> sorted(sm.METRICS)[:3]
+['average_precision', 'coverage', 'hamming_loss']
+>>> sm.open_store("nowhere.zarr")
+Traceback (most recent call last):
+streammiml.errors.StoreError: ...
 """
 
 from __future__ import annotations

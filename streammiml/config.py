@@ -27,7 +27,11 @@ def _number_and_unit(text: str) -> tuple[float, str] | None:
 
 
 def parse_size(text: str | int, *, option: str = "memory") -> int:
-    """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut."""
+    """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut.
+
+    >>> parse_size("1.5GiB"), parse_size("64kB")
+    (1610612736, 64000)
+    """
     found = _number_and_unit(str(text)) if isinstance(text, str | int) else None
     if found is None or found[1] not in _SIZES:
         raise StreammimlError(f"{option} must be a size such as 256MiB or 2GiB, got {text!r}")
@@ -229,7 +233,15 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(ModelConfig):
-    """Everything that a run of training can be told; the command line has the same names."""
+    """Everything that a run of training can be told; the command line has the same names.
+
+    >>> config = sm.TrainConfig(shared_dim=50, epochs=20)
+    >>> config.given()
+    {'shared_dim': 50, 'epochs': 20}
+    >>> sm.TrainConfig(memory="plenty")
+    Traceback (most recent call last):
+    streammiml.errors.StreammimlError: memory must be a size such as 256MiB or 2GiB, got 'plenty'
+    """
 
     order: str = "blocks"
     """Order of visits: blocks (mixed), full (a permutation), uniform (independent draws)."""

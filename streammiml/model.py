@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from streammiml.config import RULES, TRANSFORMS, format_size
 from streammiml.errors import StreammimlError, unknown
+from streammiml.notebook import listed, table_html
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
@@ -91,7 +92,13 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Model:
-    """A trained model: everything that scoring a bag needs, and where it came from."""
+    """A trained model: everything that scoring a bag needs, and where it came from.
+
+    >>> model = sm.load_model("run")
+    >>> model.label_names, model.shared.shape, model.labels.shape
+    (('dog', 'car', 'tree'), (4, 10), (4, 2, 10))
+    >>> model.save("copy.safetensors")
+    """
 
     shared: F32
     """(d', m): W0 transposed, d' lifted features; (0, m) without a shared space, m being d'."""
@@ -189,6 +196,26 @@ class Model:
         if "steps" in self.provenance:
             parts.append(f"{self.provenance['steps']} steps")
         return f"Model({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        weights = self.shared.nbytes + self.labels.nbytes
+        return table_html(
+            "Model",
+            {
+                "features of a row": f"{self.n_features:,}",
+                "lifted to": f"{self.n_lifted:,}",
+                "shared dimensions": f"{self.shared_dim:,}" if self.has_shared_space else "none",
+                "labels": f"{self.n_labels:,}",
+                "names": listed(self.label_names),
+                "sub-concepts of each": self.subconcepts,
+                "rule": f"{self.rule.name}, at least {self.rule.min_labels}",
+                "scale": self.settings.get("scale"),
+                "steps": self.provenance.get("steps"),
+                "weights": format_size(weights),
+                "fingerprint of the store": self.provenance.get("fingerprint"),
+            },
+        )
 
     def kernel_arrays(self) -> tuple[F32, F32]:
         """``shared`` and ``labels`` as kernels take them: m padded with zeros, fresh copies."""
@@ -296,7 +323,11 @@ _LIFT_ARRAYS = ("shift", "scale", "frequencies", "phases")
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read a model file, or the one in a run folder, checking every byte of it."""
+    """Read a model file, or the one in a run folder, checking every byte of it.
+
+    >>> sm.load_model("run").n_labels
+    3
+    """
     return Model.load(path)
 
 

@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent.parent / "streammiml"
 PIPE = [
     "errors",
     "config",
+    "notebook",
     "jit",
     "digest",
     "fast_crc",

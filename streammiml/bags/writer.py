@@ -89,6 +89,16 @@ class BagWriter:
 
     Other processes :meth:`join` and write parts too. A context manager: leaving it gives the
     folder free, and keeps what is written.
+
+    >>> import numpy as np
+    >>> from streammiml.bags.block import BagBlock
+    >>> from streammiml.bags.checks import StoreSpec
+    >>> spec = StoreSpec(n_features=2, label_names=("sea", "sky"))
+    >>> with sm.BagWriter.begin("made.zarr", spec) as writer:
+    ...     writer.write_part(0, BagBlock.from_bags([np.eye(2), np.ones((3, 2))], [[0], [0, 1]]))
+    ...     store = writer.finish(1)
+    >>> store.n_bags, store.n_rows, store.label_names
+    (2, 5, ['sea', 'sky'])
     """
 
     def __init__(self, destination: str, spec: StoreSpec, staging: Path, lock: Lock | None) -> None:

@@ -79,6 +79,16 @@ def evaluate(
     -------
     Each figure under its name; ``standard_errors`` of those that have one; ``n_bags``,
     ``n_bags_without_labels`` and ``n_bags_with_all_labels``; ``per_label``, a table.
+
+    Examples
+    --------
+    >>> figures = sm.evaluate("run", "test.zarr")
+    >>> figures["n_bags"], figures["ranking_loss"] < 0.05, figures["average_precision"] > 0.95
+    (100, True, True)
+    >>> figures["per_label"][0]["name"]
+    'dog'
+    >>> sorted(sm.evaluate("run", "test.zarr", metrics=["ndcg_at_2"]))[-2:]
+    ['ndcg_at_2', 'standard_errors']
     """
     model, store = opened(model, store)
     check_labelled(model, store)

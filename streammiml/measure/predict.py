@@ -123,6 +123,26 @@ def predict(
     -------
     Counts: ``n_bags``, ``n_parts``, ``n_parts_kept`` of an earlier run, ``labels_per_bag``,
     ``n_bags_without_label``, ``seconds``, ``bags_per_second`` of those scored now.
+
+    Examples
+    --------
+    Bags in memory; the first looks like a dog, the second like a car beside a tree:
+
+    >>> import numpy as np
+    >>> bags = [np.array([[4.0, 0, 0]]), np.array([[0.0, 4, 0], [0, 0, 4]])]
+    >>> found = sm.predict("run", bags)
+    >>> [labels.tolist() for labels in found.labels]
+    [[0], [1, 2]]
+    >>> [rows.tolist() for rows in found.key_instances]
+    [[0], [0, 1]]
+
+    Those of a store:
+
+    >>> sm.predict("run", "test.zarr", "predictions")["n_bags"]
+    100
+    >>> import pyarrow.parquet as pq
+    >>> pq.read_table("predictions").num_rows
+    100
     """
     if isinstance(store, BagBlock) or _is_arrays(store):
         if out is not None:

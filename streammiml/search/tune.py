@@ -129,6 +129,14 @@ def tune(
     ``winner``, its settings; ``ranking_loss``, the winner's mean over the folds; ``table``, a row a
     setting, the best first; ``steps`` done in all, and ``share_of_grid``, that number over the
     steps of all settings on all folds.
+
+    Examples
+    --------
+    >>> grid = {"step_size": [0.005, 0.02], "shared_dim": [10]}
+    >>> config = sm.TrainConfig(epochs=3)
+    >>> found = sm.tune("corpus.zarr", "tuned", config, grid=grid, folds=2, threads=1)
+    >>> sorted(found["winner"]), len(found["table"])
+    (['shared_dim', 'step_size'], 2)
     """
     store = store if isinstance(store, Bags) else open_store(store)
     base = replace(config or TrainConfig(), threads=1)

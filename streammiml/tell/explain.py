@@ -39,6 +39,14 @@ def explain(
     options
         ``typical``: bags named for each sub-concept (10). ``threads``, ``workers``, ``scheduler``,
         ``worker_memory``, ``block_bytes``, ``watch``: as in :func:`~streammiml.predict`.
+
+    Examples
+    --------
+    >>> said = sm.explain("run", "test.zarr", "why")
+    >>> [label["name"] for label in said["labels"]]
+    ['dog', 'car', 'tree']
+    >>> sorted(said["labels"][0]["subconcepts"][0]["typical"][0])
+    ['bag', 'bag_id', 'row', 'score']
     """
     model, store = opened(model, store)
     shape = sheets = None

@@ -59,6 +59,11 @@ def report(
     options
         ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``, ``watch``: as
         in :func:`~streammiml.evaluate`.
+
+    Examples
+    --------
+    >>> sm.report("run", "page.html", store="test.zarr").name
+    'page.html'
     """
     paths = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not paths:
