@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 MANY_BYTES = 1 << 20
-"""Less is checked by the package: the first use of the faster way loads a compiler."""
+"""Less is checked by the package until the faster way has been loaded, which loads a compiler."""
 
 
 def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[Any]) -> int:
@@ -19,7 +20,7 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
 
     Pieces lie end to end; ``sizes`` are their bytes.
     """
-    if len(buffer) >= MANY_BYTES and has_fast_way():
+    if len(sizes) > 1 and (len(buffer) >= MANY_BYTES or _is_loaded()) and has_fast_way():
         found: int = _fast().first_wrong(buffer, sizes, crcs)
         return found
     at, whole = 0, buffer.data
@@ -28,6 +29,11 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
             return i
         at += size
     return -1
+
+
+def _is_loaded() -> bool:
+    """Whether the compiler is there anyway, as it is wherever something is trained or scored."""
+    return "numba" in sys.modules
 
 
 @cache

@@ -22,6 +22,7 @@ from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
 from streammiml.checksum import first_wrong
 from streammiml.errors import StoreError
+from streammiml.loans import lent
 
 
 class Record(NamedTuple):
@@ -43,7 +44,7 @@ DecodeOne = Callable[[NDArray[np.uint8], Record, NDArray[Any]], None]
 
 TABLE_PAGES = 64
 CACHED_PIECES = 256
-CACHED_BYTES = 8 << 20
+CACHED_BYTES = 4 << 20
 SCANNED_PIECES = 8
 _LINE, _PAGE = 64, 4096
 # What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
@@ -61,7 +62,7 @@ def landing(n_bytes: int, offset: int) -> NDArray[np.uint8]:
     Some processors (Zen 3) copy at a tenth of their speed to an address that lies 1 to 31 bytes
     after the source within a page, and files begin on pages as large arrays nearly do.
     """
-    raw = np.empty(n_bytes + 2 * _LINE, np.uint8)
+    raw = lent(n_bytes + 2 * _LINE)
     address = raw.__array_interface__["data"][0]
     start = -address % _LINE
     if 0 < (address + start - offset) % _PAGE < 32:
@@ -286,7 +287,8 @@ class VerifiedArray:
     def _read_coded(self, found: Found) -> NDArray[Any]:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         width, done = self.entry.width, 0
-        out = np.empty(int(found.records["elements"].sum()) * width, self.dtype)
+        n_values = int(found.records["elements"].sum()) * width
+        out = lent(n_values * self.dtype.itemsize).view(self.dtype)
         for run in found.runs():
             begin = int(run.offsets[0])
             raw = landing(run.n_bytes, begin)

@@ -23,7 +23,7 @@ SHORT_BLOCK_BYTES = 64 << 10
 BATCH_BYTES = 1 << 20
 BATCH_BAGS = 4096
 # Chunk tables, index chunks and open buffers of a store, which do not grow with it.
-STORE_BYTES = 24 << 20
+STORE_BYTES = 32 << 20
 SPARSE_VALUE = 8
 # Beside its rows: offsets and labels, twice, as integers of Python too, and its turn in the buffer.
 BAG_BYTES = 320

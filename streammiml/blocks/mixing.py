@@ -2,7 +2,7 @@
 
 Blocks come in groups, so that what is worked out bag by bag is worked out for many at once. A group
 is a table with a line for each bag; a calendar holds the lines by the batch in which they are due,
-and with them the blocks, until the last of their bags has been laid out.
+and the blocks until the last of their bags has been laid out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.plan import Plan
-from streammiml.laying import lay
+from streammiml.laying import collect, enter, lay, locate
 
 I64 = NDArray[np.int64]
 _SIGN = np.uint64(1 << 63)
@@ -68,70 +68,81 @@ def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> l
     """Write where the bags of blocks lie; returns what must live as long as the addresses."""
     labels = [np.ascontiguousarray(block.label_indices, np.int32) for block in blocks]
     ends = [block.bag_offsets for block in blocks]
-    starts, table[:, N_LABELS] = _spans([block.label_offsets for block in blocks], sizes)
-    table[:, LABELS] = _addresses(labels, sizes) + starts * 4
-    starts, table[:, N_ROWS] = _spans(ends, sizes)
     # The blocks too, whoever owns their memory: they are held until the last of their bags is out.
     held: list[Any] = [blocks, labels]
+
+    def write(offsets: Sequence[I64], arrays: Sequence[NDArray[Any]], to: int, size: int) -> None:
+        """Columns of addresses and of lengths, from offsets of bags into an array of a block."""
+        element = arrays[0].strides[0]
+        joined = np.concatenate(offsets)
+        locate(joined, sizes, _addresses(arrays), element, table[:, to], table[:, size])
+
+    write([block.label_offsets for block in blocks], labels, LABELS, N_LABELS)
     sparse = [block.rows for block in blocks if isinstance(block.rows, SparseRows)]
     if sparse:
         lengths = [np.diff(rows.offsets) for rows in sparse]
         columns = [np.ascontiguousarray(rows.columns, np.uint32) for rows in sparse]
         values = [np.ascontiguousarray(rows.values, dtype) for rows in sparse]
-        table[:, ROWS] = _addresses(lengths, sizes) + starts * 8
+        write(ends, lengths, ROWS, N_ROWS)
         of_bags = [rows.offsets[at] for rows, at in zip(sparse, ends, strict=True)]
-        starts, table[:, N_VALUES] = _spans(of_bags, sizes)
-        table[:, COLUMNS] = _addresses(columns, sizes) + starts * 4
-        table[:, VALUES] = _addresses(values, sizes) + starts * values[0].itemsize
+        write(of_bags, columns, COLUMNS, N_VALUES)
+        write(of_bags, values, VALUES, N_VALUES)
         return [*held, lengths, columns, values]
     plain = [np.ascontiguousarray(block.rows, dtype) for block in blocks]
-    table[:, ROWS] = _addresses(plain, sizes) + starts * plain[0].strides[0]
+    write(ends, plain, ROWS, N_ROWS)
     return [*held, plain]
 
 
-def _spans(offsets: Sequence[I64], sizes: I64) -> tuple[I64, I64]:
-    """Starts and lengths of everything between the offsets of each block."""
-    joined = np.concatenate(offsets)
-    # The last offset of a block begins nothing.
-    begins = np.arange(int(sizes.sum())) + np.repeat(np.arange(len(sizes)), sizes)
-    return joined[begins], joined[begins + 1] - joined[begins]
-
-
-def _addresses(arrays: Sequence[NDArray[Any]], sizes: I64) -> I64:
-    """The address of each block's array, for each of its bags."""
-    return np.repeat([array.__array_interface__["data"][0] for array in arrays], sizes)
+def _addresses(arrays: Sequence[NDArray[Any]]) -> I64:
+    """Where each array begins."""
+    return np.array([array.__array_interface__["data"][0] for array in arrays])
 
 
 class Calendar:
-    """Bags by the batch in which they are due: that of rounds ``first`` + i·step and so on."""
+    """Bags by the batch in which they are due: that of rounds ``first`` + i · step and so on."""
 
     def __init__(self, plan: Plan, first: int, step: int) -> None:
-        self._first, self._last, self._step = first, plan.n_blocks, step
-        self._due: dict[int, list[tuple[I64, Group]]] = defaultdict(list)
+        self._plan, self._first, self._step = plan, first, step
+        n_batches = -(-(plan.n_blocks - first) // step)
+        # Lists of lines by batch, in a ring: none is due later than a window and two groups.
+        ring = min(n_batches, plan.window // step + 4)
+        self._heads = np.full(max(ring, 1), -1)
+        self._lines = self._out = np.empty((0, _WIDTH), np.int64)
+        self._next = self._free = np.empty(0, np.int64)
+        self._n_free = 0
+        self._held: dict[int, list[Group]] = defaultdict(list)
 
     def enter(self, group: Group) -> None:
         """Note the bags of a group, but for those that belong to their blocks' other stay."""
-        rounds = group.table[:, ROUND]
-        here = (rounds >= self._first) & (rounds < self._last)
-        table = group.table if here.all() else group.table[here]
-        if not len(table):
-            return
-        batch = (table[:, ROUND] - self._first) // self._step
-        order = np.argsort(batch, kind="stable")
-        table, batch = table[order], batch[order]
-        starts = np.flatnonzero(np.diff(batch, prepend=-1))
-        stops = [*starts[1:].tolist(), len(batch)]
-        for start, stop, number in zip(starts.tolist(), stops, batch[starts].tolist(), strict=True):
-            self._due[number].append((table[start:stop], group))
+        plan, table = self._plan, group.table
+        rounds = table[:, ROUND]
+        here = (rounds >= self._first) & (rounds < plan.n_blocks)
+        batches = np.where(here, (rounds - self._first) // self._step, -1)
+        if len(table) > self._n_free:
+            self._grow(len(table))
+        self._n_free = enter(
+            table, batches, self._lines, self._next, self._heads, self._free, self._n_free
+        )
+        self._held[int(batches.max(initial=0))].append(group)
+
+    def _grow(self, n: int) -> None:
+        """Make room for so many lines more than there are, and then some."""
+        before = len(self._lines)
+        more = max(n, before)
+        self._lines = np.concatenate([self._lines, np.empty((more, _WIDTH), np.int64)])
+        self._out = np.empty_like(self._lines)
+        self._next = np.concatenate([self._next, np.empty(more, np.int64)])
+        fresh = np.arange(before, before + more)
+        self._free = np.concatenate([self._free[: self._n_free], fresh, np.empty(before, np.int64)])
+        self._n_free += more
 
     def collect(self, number: int) -> tuple[I64, list[Group]]:
-        """Lines of a batch in the order of their visit, and what keeps their memory alive."""
-        found = self._due.pop(number, [])
-        if not found:
-            return np.empty((0, _WIDTH), np.int64), []
-        lines = np.concatenate([lines for lines, _ in found])
-        order = np.lexsort((lines[:, TURN], lines[:, ROUND]))
-        return lines[order], [group for _, group in found]
+        """Lines of a batch in the order of their visit, and groups that may go after it."""
+        out = self._out
+        found = collect(number, self._lines, self._next, self._heads, self._free, self._n_free, out)
+        self._n_free += found
+        order = np.lexsort((out[:found, TURN], out[:found, ROUND]))
+        return out[order], self._held.pop(number, [])
 
 
 def laid_out(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:

@@ -1,0 +1,54 @@
+"""Memory that is lent and comes back: arrays of some length that live for a moment, or a while.
+
+Fresh pages cost more than what is read into them: the system clears each, and giving them back
+interrupts every other core.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHORTEST, LONGEST = 64 << 10, 8 << 20
+"""Other arrays are made as always."""
+IDLE_BYTES = 8 << 20
+"""More than this is not kept for later."""
+_UNIT = 64 << 10
+_LINE = 64
+
+_idle: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+_kept = 0
+
+
+class _Loan:
+    """The owner of an array's memory, which takes it back when the last view of it has gone."""
+
+    __slots__ = ("__array_interface__", "_memory")
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._memory = memory
+        self.__array_interface__: dict[str, Any] = memory.__array_interface__
+
+    def __del__(self) -> None:
+        global _kept
+        # Not exact where threads meet, and need not be: it says what is kept, not what is lent.
+        if _kept < IDLE_BYTES:
+            _kept += len(self._memory)
+            _idle[len(self._memory)].append(self._memory)
+
+
+def lent(n_bytes: int) -> NDArray[np.uint8]:
+    """So many bytes of any content; their memory is used again when the array has gone."""
+    global _kept
+    if not SHORTEST <= n_bytes <= LONGEST:
+        return np.empty(n_bytes, np.uint8)
+    size = -(-n_bytes // _UNIT) * _UNIT + 2 * _LINE
+    try:
+        memory = _idle[size].pop()
+        _kept -= size
+    except IndexError:
+        memory = np.empty(size, np.uint8)
+    return np.asarray(_Loan(memory))[:n_bytes]
