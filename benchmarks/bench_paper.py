@@ -79,7 +79,8 @@ def settings_key(method: str) -> str:
         source = Path(__file__).with_name("paper_peers.py")
         return key_of({"peer": method, "size": source.stat().st_size})
     mode, base = MODES[method], TrainConfig().recorded()
-    return key_of({"given": dict(mode.given), "grid": dict(mode.grid), "base": base})
+    ours = {"given": dict(mode.given), "grid": dict(mode.grid), "steps": mode.trial_steps}
+    return key_of({**ours, "base": base})
 
 
 def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
