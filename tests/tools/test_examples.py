@@ -1,0 +1,138 @@
+"""Every script in tools/examples does what it says, run as a reader would run it."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import streammiml as sm
+from streammiml.verbs.main import run as command
+from tests.planted import planted
+from tests.stores import write_store
+from tests.tell.pages import Page
+
+EXAMPLES = Path(__file__).parent.parent.parent / "tools" / "examples"
+NAMES = ("sea", "sky", "sun", "tree", "wood")
+
+
+def example(name, *words, cwd, **environment):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_examples__are_all_run_here():
+    here = Path(__file__).read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'example("{path.stem}"' in here, path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store, a run and its predictions."""
+    folder = tmp_path_factory.mktemp("trained")
+    store = write_store(folder / "x.zarr", planted(300), label_names=NAMES)
+    sm.train(store, sm.TrainConfig(epochs=4, shared_dim=8), run=folder / "run")
+    sm.predict(folder / "run", store, folder / "predictions")
+    return folder
+
+
+def test_text_corpus__from_documents_to_a_page(tmp_path):
+    topics = {"ships": "vessel harbour cargo sea", "grain": "wheat corn farm harvest"}
+    topics |= {"gold": "metal mine ounce price"}
+    rng = np.random.default_rng(0)
+    lines = []
+    for number in range(150):
+        own = rng.choice(sorted(topics), rng.integers(1, 3), replace=False).tolist()
+        said = [" ".join(rng.choice(topics[name].split(), 4)) for name in own]
+        body = ". ".join(text.capitalize() for text in [*said, "nothing of note was said today"])
+        lines.append({"id": str(number), "title": "News", "body": f"{body}.", "topics": own})
+    raw = "\n".join(map(json.dumps, lines)).encode() + b"\n"
+    (tmp_path / "documents.jsonl.gz").write_bytes(gzip.compress(raw))
+    said = example("text_corpus", "documents.jsonl.gz", "out", cwd=tmp_path)
+    assert "(sparse float32), 3 labels>" in said
+    assert float(re.search(r"ranking loss ([0-9.]+)", said)[1]) < 0.1
+    assert "harbour" in Page((tmp_path / "out" / "report.html").read_text()).text
+
+
+def test_images__of_uint8_to_subconcepts_and_a_page(tmp_path):
+    pictures = pytest.importorskip("sklearn.datasets", reason="digits come with scikit-learn")
+    images, digits = pictures.load_digits(return_X_y=True)
+    for name, part in (("train", slice(0, None, 2)), ("t10k", slice(1, None, 2))):
+        for kind, array in (
+            ("images-idx3", images[part].reshape(-1, 8, 8) * 15),
+            ("labels-idx1", digits[part]),
+        ):
+            shape = np.array(array.shape, ">u4").tobytes()
+            raw = b"\0\0\x08" + bytes([array.ndim]) + shape + array.astype(np.uint8).tobytes()
+            (tmp_path / f"{name}-{kind}-ubyte").write_bytes(raw)
+    said = example("images", tmp_path, "out", 1000, cwd=tmp_path)
+    assert "(uint8), 2 labels>" in said
+    held = re.findall(r"^(?:02468|13579): sub-concepts hold (.*)$", said, re.M)
+    assert len(held) == 2
+    # Five shapes make up each label: one sub-concept does not hold them all.
+    assert max(len(line.split(", ")) for line in held) > 1
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert [of for tag, of in page.tags if tag == "img"]
+
+
+def test_train_from_s3__gives_the_model_of_a_local_copy(tmp_path):
+    pytest.importorskip("obstore", reason="s3:// needs obstore")
+    servers = pytest.importorskip("tests.remote_servers", reason="the server is moto's")
+    with servers.s3_server() as address, pytest.MonkeyPatch.context() as patch:
+        for name, value in servers.s3_settings(address).items():
+            patch.setenv(name, value)
+        write_store(f"s3://{servers.BUCKET}/corpus.zarr", planted(200), label_names=NAMES)
+        said = example("train_from_s3", f"s3://{servers.BUCKET}/corpus.zarr", "out", cwd=tmp_path)
+    assert "200 bags scored" in said
+    write_store(tmp_path / "corpus.zarr", planted(200), label_names=NAMES)
+    config = sm.TrainConfig(epochs=5, memory="512MiB")
+    sm.train(tmp_path / "corpus.zarr", config, run=tmp_path / "run")
+    files = (
+        folder / "model.safetensors" for folder in (tmp_path / "run", tmp_path / "out" / "run")
+    )
+    one, two = (file.read_bytes() for file in files)
+    same = one == two
+    assert same, "the models differ"
+
+
+@pytest.mark.slow
+def test_score_on_dask__is_the_same_as_alone(trained, tmp_path):
+    words = [trained / "run", trained / "x.zarr", tmp_path / "out"]
+    said = example("score_on_dask", *words, cwd=tmp_path)
+    assert said.startswith("scoring at tcp://")
+    assert "the same alone: True" in said
+    assert "300 bags" in said
+
+
+@pytest.mark.parametrize("way", ["pyarrow", "pandas", "polars", "duckdb"])
+def test_read_predictions__every_way_gives_the_same_table(trained, tmp_path, way):
+    if find_spec(way) is None:
+        pytest.skip(f"{way} is not installed")
+    said = example("read_predictions", trained / "predictions", way, cwd=tmp_path)
+    figures = sm.evaluate(trained / "run", trained / "x.zarr", metrics=["per_label"])
+    want = {row["name"]: row["predicted"] for row in figures["per_label"] if row["predicted"]}
+    lines = [line.split() for line in said.splitlines()]
+    assert {name: int(count) for name, count, _ in lines} == want
+    assert lines == sorted(lines)
+    plain = example("read_predictions", trained / "predictions", "pyarrow", cwd=tmp_path)
+    assert said == plain
+
+
+def test_predictions__of_the_command_line_are_what_the_example_reads(trained, tmp_path):
+    words = ["predict", str(trained / "run"), str(trained / "x.zarr"), str(tmp_path / "out")]
+    assert command(words) == 0
+    assert example("read_predictions", tmp_path / "out", cwd=tmp_path)
