@@ -6,7 +6,9 @@ ratios of pairs. A row counts 2m(d + K(L + 1)) operations, whatever else is done
 times on the wall are medians of pairs too; on a busy machine they measure the others as well, so
 two threads are also tried on the kernel alone (``kernel_alone``), which holds no lock of Python's.
 
-STREAMMIML_BENCH_GB ("1,8") says how large the stores are whose peak memory is compared.
+STREAMMIML_BENCH_GB ("1,8") says how large the stores are whose peak memory is compared. An open
+store keeps pieces of its index, three times 8 MiB at most, which a million bags fill: so much more
+may the larger one take.
 """
 
 from __future__ import annotations

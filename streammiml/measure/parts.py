@@ -118,8 +118,18 @@ def groups(piece: Piece, scorer: Scorer, plan: OutPlan, block_bytes: int) -> Ite
     for start in range(piece.start, piece.stop, plan.group_bags):
         wanted = piece.cut(start, min(start + plan.group_bags, piece.stop))
         found = [
-            Predictions.of(scorer.rule, scores, plan.top_k)
+            part
             for each in wanted.cuts(block_bytes)
-            for _, _, scores in scored_blocks(each, scorer, block_bytes)
+            for part in _predictions(each, scorer, plan.top_k, block_bytes)
         ]
         yield Group(start, wanted.bag_ids(), Predictions.join(found))
+
+
+def _predictions(
+    piece: Piece, scorer: Scorer, top_k: int | None, block_bytes: int
+) -> list[Predictions]:
+    """Read and score a piece; its rows are let go before the next one is read."""
+    return [
+        Predictions.of(scorer.rule, scores, top_k)
+        for _, _, scores in scored_blocks(piece, scorer, block_bytes)
+    ]
