@@ -45,7 +45,7 @@ MODES = {
     # The paper's candidates, but for m and eta, to which "the algorithm is not very sensitive",
     # and the middle one of C: 32 of 288.
     "paper": Mode(
-        given={"average": False, "epochs": 300},
+        given={"average": False, "epochs": 300, "validation": 0.1},
         grid={
             "subconcepts": [1, 5, 10, 15],
             "max_norm": [1.0, 10.0],

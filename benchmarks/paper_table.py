@@ -210,9 +210,11 @@ PREFACE = """# The paper's tables
 Random splits, two thirds to train on and one third to test on, seeds 0 to N − 1; settings by 3-fold
 cross validation on ranking loss inside the training part, at most 32 a split, most discarded early;
 mean ± standard deviation over splits. *Paper mode*: last iterate, the paper's step sizes, no lift
-(32 of its 288 settings: its K and γ0, C of 1 and 10, m = 100, η = 1e-5). *Default*: no option
-given, nothing chosen. *Best*: {best}. Peers have the same splits, folds and
-budget: {peers}.
+(32 of its 288 settings: its K and γ0, C of 1 and 10, m = 100, η = 1e-5), early stopping on a tenth
+of the training bags. *Default*: no option given, nothing chosen from outside (with so few bags,
+training itself cross-validates its number of epochs). *Best*: {best}, all of them tried on the
+first fold and the better third on the others. Peers have the same splits and folds and choose in
+the same way: {peers}.
 The forest sees minimum and maximum of each feature, logistic regression and PLT mean, maximum and
 minimum, LightFM the mean, PyTorch the rows themselves.
 
@@ -225,7 +227,7 @@ def write_page(path: Path, lines: Sequence[Line], commit: str) -> None:
     results = Results(lines)
     budgets = {x["method"]: x["n_settings"] for x in lines if "n_settings" in x}
     peers = ", ".join(f"{COLUMNS[m]} {budgets[m]} settings" for m in PEERS if m in budgets)
-    best = f"lift allowed, {budgets.get('best', 0)} settings"
+    best = f"lift and scale chosen from {budgets.get('best', 0)} settings"
     page = [PREFACE.format(best=best, peers=peers or "none was there")]
     known = [name for name in results.sets() if results.values(name, "default", "coverage")]
     page += ["## Goals\n", *targets_table(results)]
