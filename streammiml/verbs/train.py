@@ -22,6 +22,7 @@ from streammiml.learn.progress import Progress
 from streammiml.learn.run import FINGERPRINTS
 from streammiml.learn.trainer import Stopped
 from streammiml.learn.trainer import train as train_model
+from streammiml.verbs.machine import lacking
 from streammiml.verbs.showing import Show, spoken
 
 
@@ -78,6 +79,8 @@ def train(
         return 0
     if settings.threads > 1:
         print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
+    for line in lacking():
+        print(f"streammiml: {line}", file=sys.stderr)
     events = EventFiles(tensorboard) if tensorboard is not None else None
     show = Show()
     store = open_store(stores)
