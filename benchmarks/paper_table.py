@@ -124,7 +124,8 @@ def targets_table(results: Results) -> list[str]:
                 if goal is None or not values:
                     row += ["–" if goal is None else short(goal), cell(values), ""]
                     continue
-                row += [short(goal), cell(values), reached(values, goal, figure)]
+                got = cell(values, f" ({len(values)})")
+                row += [short(goal), got, reached(values, goal, figure)]
             rows.append(row)
     header = ["set", "figure", "default: goal", "got", "", "best: goal", "got", ""]
     return table(header, rows)
@@ -167,10 +168,9 @@ def peers_notes(results: Results) -> list[str]:
 def varied_tables(results: Results) -> list[str]:
     lines: list[str] = []
     for title, methods in VARIED.items():
-        lines += [f"## {title}", ""]
-        for name in results.sets():
-            if not results.values(name, methods[-1], "coverage"):
-                continue
+        known = [n for n in results.sets() if results.values(n, methods[-1], "coverage")]
+        lines += [f"## {title}", ""] if known else []
+        for name in known:
             rows = []
             for figure in FIGURES[:-1]:
                 by = {m: results.values(name, m, figure) for m in methods}
@@ -178,7 +178,8 @@ def varied_tables(results: Results) -> list[str]:
                 marks = {m: compared(by[m], first, figure) for m in methods}
                 rows.append([SHORT[figure], *(cell(by[m], marks[m]) for m in methods)])
             lines += [f"### {TITLES.get(name, name)}", "", *table(["", *methods], rows)]
-    lines.append("● better, ○ worse than the first column, paired t-test at 95 %.\n")
+    if lines:
+        lines.append("● better, ○ worse than the first column, paired t-test at 95 %.\n")
     return lines
 
 
@@ -244,7 +245,7 @@ def write_page(path: Path, lines: Sequence[Line], commit: str) -> None:
     best = f"lift and scale chosen from {budgets.get('best', 0)} settings"
     page = [PREFACE.format(best=best, peers=peers or "none was there")]
     known = [name for name in results.sets() if results.values(name, "default", "coverage")]
-    page += ["## Goals\n", *targets_table(results)]
+    page += ["## Goals\n", "In brackets the number of splits.\n", *targets_table(results)]
     page += ["## Tables 2 and 3: criteria and key instances\n"]
     for name in known:
         page += set_table(results, name)
