@@ -47,7 +47,8 @@ def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsy
     assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
     assert re.search(r"epoch 0/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "lock"}
+    made = {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "origin.json"}
+    assert names == {*made, "lock"}
     assert tomllib.loads((folder / "settings.toml").read_text())["shared_dim"] == 8
     (line, *_) = (folder / "history.jsonl").read_text().splitlines()
     keys = {"step", "seconds", "mb_per_second", "share_of_violations", "validation_loss"}
