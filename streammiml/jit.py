@@ -14,7 +14,7 @@ import numba
 
 _HERE = Path(__file__).parent
 _SOURCES = [
-    *(_HERE / name for name in ("jit.py", "digest.py", "fast_crc.py", "laying.py")),
+    *(_HERE / name for name in ("jit.py", "digest.py", "fast_crc.py", "laying.py", "fetching.py")),
     *sorted((_HERE / "kernel").glob("*.py")),
 ]
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property, lru_cache
+from importlib import import_module
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
-from streammiml.checksum import first_wrong
+from streammiml.checksum import first_wrong, has_fast_way
 from streammiml.errors import StoreError
 from streammiml.loans import lent
 
@@ -36,6 +37,7 @@ class Record(NamedTuple):
     file: int
 
 
+Ranges = Sequence[tuple[int, int]]
 Decode = Callable[[NDArray[np.uint8], list[Record], NDArray[Any]], None]
 """Turns checked bytes of chunks that lie end to end into values: their records, and where they go,
 come along."""
@@ -68,6 +70,12 @@ def landing(n_bytes: int, offset: int) -> NDArray[np.uint8]:
     if 0 < (address + start - offset) % _PAGE < 32:
         start += _LINE
     return raw[start : start + n_bytes]
+
+
+@cache
+def _fetching() -> Any:
+    """Loaded late: it loads a compiler."""
+    return import_module("streammiml.fetching")
 
 
 def one_by_one(decode: DecodeOne, width: int) -> Decode:
@@ -218,6 +226,8 @@ class VerifiedArray:
         self.dtype = np.dtype(entry.dtype)
         self.table = ChunkTable(place, name, entry)
         self._place, self._files, self._decode = place, files, decode
+        self.unpacker: Callable[[], int] = lambda: 0
+        """The address of what unpacks a chunk, where it can be called from compiled code; or 0."""
 
     def __len__(self) -> int:
         return self.entry.length
@@ -234,6 +244,64 @@ class VerifiedArray:
         else:
             flat = self._read_coded(found)
         return self._cut(flat, int(found.records["first"][0]), start, stop)
+
+    def read_many(self, ranges: Ranges) -> list[NDArray[Any]]:
+        """What :meth:`read` gives for each range, by few calls where that can be."""
+        together = self._read_together(ranges)
+        return [self.read(*each) for each in ranges] if together is None else together
+
+    def _read_together(self, ranges: Ranges) -> list[NDArray[Any]] | None:
+        """None where chunks are not those of local files, or anything is wrong with any of them.
+
+        Whoever reads them one by one then is told what.
+        """
+        coding = self.entry.coding
+        unpacker = self.unpacker() if coding == "blosc" else 0
+        if not (coding == "raw" or unpacker) or not all(a < b for a, b in ranges):
+            return None
+        if not ranges:
+            return []
+        found = [self.table.find(*each) for each in ranges]
+        raw = self._fetched([run for each in found for run in each.runs()])
+        if raw is None:
+            return None
+        n_bytes = [int(each.sizes.sum()) for each in found]
+        if unpacker:
+            element = self.entry.width * self.dtype.itemsize
+            sizes = [each.records["elements"].astype(np.int64) * element for each in found]
+            n_bytes, packed = [int(each.sum()) for each in sizes], raw
+            raw = lent(sum(n_bytes))
+            lengths = np.concatenate([each.sizes for each in found])
+            if _fetching().decompress(unpacker, packed, lengths, raw, np.concatenate(sizes)) >= 0:
+                return None
+        out, at = [], 0
+        for (start, stop), each, size in zip(ranges, found, n_bytes, strict=True):
+            flat = raw[at : at + size].view(self.dtype)
+            out.append(self._cut(flat, int(each.records["first"][0]), start, stop))
+            at += size
+        return out
+
+    def _fetched(self, runs: list[Found]) -> NDArray[np.uint8] | None:
+        """Bytes of runs of chunks, end to end and checked; None if any is not as it should be."""
+        if not isinstance(self._place, LocalPlace) or not has_fast_way():
+            return None
+        sizes = [run.n_bytes for run in runs]
+        keys = [self._files[int(run.records["file"][0])][0] for run in runs]
+        files = [self._place.opened(key) for key in keys]
+        offsets = [int(run.offsets[0]) for run in runs]
+        fds = [
+            None if file is None else file.plain(offset, size)
+            for file, offset, size in zip(files, offsets, sizes, strict=True)
+        ]
+        if any(fd is None for fd in fds):
+            return None
+        raw = landing(sum(sizes), offsets[0])
+        where = [np.array(each, np.int64) for each in (fds, offsets, sizes)]
+        if _fetching().fetch(*where, raw) >= 0:
+            return None
+        pieces = np.concatenate([run.sizes for run in runs])
+        crcs = np.concatenate([run.crcs for run in runs])
+        return raw if first_wrong(raw, pieces, crcs) < 0 else None
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""

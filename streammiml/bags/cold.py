@@ -90,6 +90,14 @@ class OpenFile:
             return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
         return None
 
+    def plain(self, offset: int, size: int) -> int | None:
+        """A descriptor for plain reads of a range, about which the cache is told; or None."""
+        if self._bypass:
+            return None
+        if size >= COLD_BYTES and self._asks:
+            self._ask(offset, offset + size)
+        return self._fd
+
     def read(self, offset: int, buffer: memoryview) -> int:
         """Fill the buffer; returns its bytes, fewer where the file ends before."""
         done = 0

@@ -319,6 +319,11 @@ def flatten(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype)
 
 
+def unpacker() -> int:
+    """No chunk is unpacked by compiled code."""
+    return 0
+
+
 def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:
     """A function for each array that turns checked bytes of a column chunk into its values."""
     arrow = ArrowDecoder(place, manifest.files, manifest.metadata)

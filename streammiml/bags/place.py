@@ -67,6 +67,13 @@ class LocalPlace:
                 f"is short: ends at byte {offset + done}, needed {offset + len(buffer)}"
             )
 
+    def opened(self, key: str) -> OpenFile | None:
+        """The file, open; None where it cannot be opened."""
+        try:
+            return self._open(key)
+        except OSError:
+            return None
+
     def read_all(self, key: str) -> bytes:
         """The whole file, or Unreadable."""
         try:

@@ -18,7 +18,14 @@ from crc32c import crc32c
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.chunks import CachedArray, ChunkTable, VerifiedArray, damaged, tried_twice
+from streammiml.bags.chunks import (
+    CachedArray,
+    ChunkTable,
+    Ranges,
+    VerifiedArray,
+    damaged,
+    tried_twice,
+)
 from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, Manifest
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.parts import split_names
@@ -74,6 +81,13 @@ class Bags(ABC):
         there are any, come along unless they are not wanted. A chunk that is missing or fails its
         checksum raises StoreError, naming the file.
         """
+
+    def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
+        """What :meth:`read` gives for each range, without row labels; a store reads them together.
+
+        Blocks may share memory: all of it is held until the last of them has gone.
+        """
+        return [self.read(*each, row_labels=False) for each in ranges]
 
     @abstractmethod
     def bag_sizes(self, start: int, stop: int) -> I64:
@@ -182,11 +196,14 @@ class BagStore(Bags):
         self.fingerprint = manifest.fingerprint
         self.has_row_labels = "row_labels" in manifest.arrays
         self.has_bag_ids = "bag_id_bytes" in manifest.arrays
-        decoders = backend_module(manifest).decoders(place, manifest)
+        backend = backend_module(manifest)
+        decoders = backend.decoders(place, manifest)
         self._arrays = {
             name: self._array(name, place, name, entry, manifest.files, decoders[name])
             for name, entry in manifest.arrays.items()
         }
+        for array in self._arrays.values():
+            array.unpacker = backend.unpacker
 
     def _array(self, name: str, *args: Any) -> VerifiedArray:
         """Rows are read once and let go; of everything else the last chunks are kept."""
@@ -238,6 +255,31 @@ class BagStore(Bags):
             of_rows = self._arrays["row_labels"].read(first, last).copy()
         return BagBlock(offsets - first, self._rows(first, last), label_offsets, labels, of_rows)
 
+    def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
+        """Bags of each range; see :meth:`Bags.read_ranges`."""
+        for each in ranges:
+            self._check_range(*each)
+        offsets = [self._offsets("bag_offsets", *each, self.n_rows) for each in ranges]
+        rows = self._rows_of([(int(of[0]), int(of[-1])) for of in offsets])
+        return [
+            BagBlock(of - of[0], found, *self._labels(*each))
+            for each, of, found in zip(ranges, offsets, rows, strict=True)
+        ]
+
+    def _rows_of(self, ranges: Ranges) -> Sequence[NDArray[Any] | SparseRows]:
+        if not self.sparse:
+            return self._arrays["rows"].read_many(ranges)
+        ends = [self._offsets("row_offsets", *each, self.n_values) for each in ranges]
+        spans = [(int(of[0]), int(of[-1])) for of in ends]
+        columns = self._arrays["columns"].read_many(spans)
+        values = self._arrays["values"].read_many(spans)
+        for found in columns:
+            self._check_columns(found)
+        return [
+            SparseRows(of - of[0], of_values, found, self.n_features)
+            for of, of_values, found in zip(ends, columns, values, strict=True)
+        ]
+
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag, without reading rows."""
         self._check_range(start, stop)
@@ -284,11 +326,13 @@ class BagStore(Bags):
         offsets = self._offsets("row_offsets", first, last, len(values))
         start, stop = int(offsets[0]), int(offsets[-1])
         found = columns.read(start, stop)
-        if len(found) and int(found.max()) >= self.n_features:
-            raise damaged(
-                self.place, "columns", f"names feature {found.max()} of {self.n_features}"
-            )
+        self._check_columns(found)
         return SparseRows(offsets - start, found, values.read(start, stop), self.n_features)
+
+    def _check_columns(self, columns: NDArray[Any]) -> None:
+        if len(columns) and int(columns.max()) >= self.n_features:
+            what = f"names feature {columns.max()} of {self.n_features}"
+            raise damaged(self.place, "columns", what)
 
     def _offsets(self, name: str, start: int, stop: int, end: int) -> I64:
         """Offsets of a range; checked, since everything that is read follows them."""

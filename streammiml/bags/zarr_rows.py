@@ -79,6 +79,12 @@ def _blosc() -> Callable[[int, int, int, int], int] | None:
     return cast("Callable[[int, int, int, int], int]", found)
 
 
+def unpacker() -> int:
+    """The address of the same function; 0 where there is none."""
+    found = _blosc()
+    return 0 if found is None else ctypes.cast(cast("Any", found), ctypes.c_void_p).value or 0
+
+
 def _decompressed(
     raw: NDArray[np.uint8], records: list[Record], out: NDArray[Any], element: int
 ) -> bool:

@@ -20,7 +20,7 @@ BLOCK_BYTES = 256 << 10
 SHORT_BLOCK_BYTES = 64 << 10
 # A batch is some milliseconds of work: between two of them the reader and the learner wait for
 # each other.
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 4 << 20
 BATCH_BAGS = 4096
 # Chunk tables, index chunks and open buffers of a store, which do not grow with it.
 STORE_BYTES = 32 << 20

@@ -46,7 +46,7 @@ class ReadSettings:
 
     threads: int = 2
     blocks_ahead: int = 16
-    batches_ahead: int = 4
+    batches_ahead: int = 2
     batch_bags: int = 64
     """Bags of a batch, about."""
     deadline: float = DEADLINE
@@ -157,17 +157,20 @@ class Stream:
         """Read blocks, or take them from memory where the plan keeps all of them anyway."""
         plan = self._plan
         ranges = [plan.bags_of(block) for block in load.blocks]
-        blocks = list(map(self._block, load.blocks, ranges))
+        blocks = self._blocks(load.blocks, ranges)
         numbers = np.concatenate([np.arange(*part) for part in ranges])
         left_out = self._leave_out(epoch, numbers)
         firsts = [start for start, _ in ranges]
         return group_of(plan, epoch, load.positions, firsts, blocks, left_out, self._store.dtype)
 
-    def _block(self, number: int, bags: tuple[int, int]) -> BagBlock:
-        block = self._kept.get(number) or self._store.read(*bags, row_labels=False)
-        if self._plan.window == self._plan.n_blocks:
-            self._kept[number] = block
-        return block
+    def _blocks(self, numbers: list[int], ranges: list[tuple[int, int]]) -> list[BagBlock]:
+        """Blocks by number, of which all are kept where the plan has all of them mixed."""
+        if self._plan.window < self._plan.n_blocks:
+            return self._store.read_ranges(ranges)
+        new = [i for i, number in enumerate(numbers) if number not in self._kept]
+        found = self._store.read_ranges([ranges[i] for i in new])
+        self._kept.update({numbers[i]: block for i, block in zip(new, found, strict=True)})
+        return [self._kept[number] for number in numbers]
 
     def _batches(
         self, epoch: int, first: int, step: int, place: int, skip: int, groups: Iterator[Group]

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 import streammiml as sm
 from streammiml.bags import store as module
 from streammiml.bags.block import SparseRows
+from streammiml.bags.chunks import CachedArray, VerifiedArray
 from streammiml.bags.layout import MANIFEST
 from streammiml.bags.writer import BagWriter
+from streammiml.checksum import has_fast_way
 from streammiml.errors import StoreError, StreammimlError
 from tests.stores import (
     BACKENDS,
+    as_sparse,
     assert_equal,
     assert_same,
     made_block,
@@ -82,6 +85,43 @@ def test_read_bags__returns_any_bags_in_any_order(corpus, backend, cut, data):
     wanted = data.draw(st.lists(st.integers(0, len(corpus.block) - 1), max_size=10))
     with written(corpus, backend, cut) as store:
         assert_same(store.read_bags(wanted), corpus.block.take(np.array(wanted, np.int64)))
+
+
+@given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())
+def test_read_ranges__are_the_blocks_that_reads_one_by_one_give(corpus, backend, cut, data):
+    wanted = data.draw(st.lists(ranges(len(corpus.block)), max_size=6))
+    bare = replace(corpus.block, row_labels=None, bag_ids=None)
+    with written(corpus, backend, cut) as store:
+        for found, (start, stop) in zip(store.read_ranges(wanted), wanted, strict=True):
+            assert_same(found, bare.slice(start, stop))
+        view = store.view(np.arange(len(bare)))
+        for found, (start, stop) in zip(view.read_ranges(wanted), wanted, strict=True):
+            assert_same(found, bare.slice(start, stop))
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_read_ranges__of_local_zarr_files_need_no_second_way(codec, sparse, tmp_path, monkeypatch):
+    if not has_fast_way():
+        pytest.skip("this processor checks piece by piece")
+    block = as_sparse(made_block(40)) if sparse else made_block(40)
+    store = write_store(tmp_path / "x.zarr", block, codec=codec, chunk_bytes=64)
+    # But for the last chunk, which is longer than what is in it.
+    wanted = [(30, 33), (0, 7), (5, 9)]
+    monkeypatch.setattr(VerifiedArray, "_read_coded", lambda *_: pytest.fail("one by one"))
+    monkeypatch.setattr(VerifiedArray, "_read_raw", spared(VerifiedArray._read_raw))
+    for found, (start, stop) in zip(store.read_ranges(wanted), wanted, strict=True):
+        assert_same(found, replace(block.slice(start, stop), row_labels=None, bag_ids=None))
+
+
+def spared(read):
+    """Only what is kept, and so read at leisure, may be read one by one."""
+
+    def checked(array, *args):
+        assert isinstance(array, CachedArray)
+        return read(array, *args)
+
+    return checked
 
 
 @given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())

@@ -131,14 +131,14 @@ def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, m
 
 
 def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
-    real = store.read
+    real = store.read_ranges
 
-    def read(start, stop, **_):
-        if start >= 100:
+    def read(ranges):
+        if max(ranges)[0] >= 100:
             raise StoreError("block is damaged")
-        return real(start, stop)
+        return real(ranges)
 
-    monkeypatch.setattr(store, "read", read)
+    monkeypatch.setattr(store, "read_ranges", read)
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=2)
     with (
         Stream(store, plan, read=ReadSettings()) as stream,
@@ -158,15 +158,18 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
         def __del__(self):
             held.discard(id(self))
 
-    def read(start, stop, **_):
+    def read(ranges):
         nonlocal most
-        block = real(start, stop)
-        tracked = Tracked(block.bag_offsets, block.rows, block.label_offsets, block.label_indices)
-        held.add(id(tracked))
+        out = []
+        for start, stop in ranges:
+            block = real(start, stop)
+            parts = block.bag_offsets, block.rows, block.label_offsets, block.label_indices
+            out.append(Tracked(*parts))
+            held.add(id(out[-1]))
         most = max(most, len(held))
-        return tracked
+        return out
 
-    monkeypatch.setattr(store, "read", read)
+    monkeypatch.setattr(store, "read_ranges", read)
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
     ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7)
     with Stream(store, plan, read=ahead) as stream:
@@ -195,13 +198,13 @@ def readers():
 
 
 def test_stream__the_deadline_is_that_of_one_read_not_of_filling_the_window(store, monkeypatch):
-    real = store.read
+    real = store.read_ranges
 
-    def slow(start, stop, **_):
-        time.sleep(0.02)
-        return real(start, stop)
+    def slow(ranges):
+        time.sleep(0.02 * len(ranges))
+        return real(ranges)
 
-    monkeypatch.setattr(store, "read", slow)
+    monkeypatch.setattr(store, "read_ranges", slow)
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
     with Stream(store, plan, read=ReadSettings(threads=1, batch_bags=8, deadline=0.5)) as stream:
         assert next(iter(stream)).epoch == 0

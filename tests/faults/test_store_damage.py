@@ -89,12 +89,14 @@ def verdict(victim: Victim) -> str:
         found = sm.open_store(victim.path)
         got, ids = found.read(0, n), found.bag_ids(0, n)
         by_number = found.read_bags(np.arange(n)[::-1])
+        together = found.read_ranges([(i, min(i + 3, n)) for i in range(0, n, 3)])
         names = (found.label_names, found.feature_names, found.n_labels)
     except StoreError as error:
         return str(error)
     try:
         assert_same(got, block)
         assert_same(by_number, block.take(np.arange(n)[::-1]))
+        assert_same(BagBlock.join(together), replace(block, row_labels=None, bag_ids=None))
         assert ids == block.bag_ids
         assert names == (["sea", "sky", "sun", "tree"], ["r", "g", "b"], 4)
     except AssertionError as error:
@@ -273,6 +275,7 @@ def unprotected(monkeypatch):
         place.read_into(key, offset, buffer)
 
     monkeypatch.setattr(chunks, "fetch", believe)
+    monkeypatch.setattr(chunks, "first_wrong", lambda *_: -1)
     monkeypatch.setattr(store, "metadata_problem", lambda *_: "")
     monkeypatch.setattr(audit, "metadata_problem", lambda *_: "")
     monkeypatch.setattr(audit, "_file_problem", lambda *_: "")

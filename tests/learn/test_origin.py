@@ -26,7 +26,8 @@ def test_train__remembers_its_stores_and_its_memory(store, tmp_path, monkeypatch
         assert found.peak_bytes >= found.bytes_before > 1 << 20
 
 
-def test_train__a_run_that_has_nothing_left_to_do_keeps_what_it_said(store, tmp_path):
+@pytest.mark.usefixtures("store")
+def test_train__a_run_that_has_nothing_left_to_do_keeps_what_it_said(tmp_path):
     words = ["train", str(tmp_path / "x.zarr"), str(tmp_path / "run"), "--epochs", "2", "--resume"]
     assert command(words) == 0
     before = (tmp_path / "run" / ORIGIN).read_bytes()
@@ -46,7 +47,8 @@ def test_witness__of_several_goes_the_most_is_kept(store, tmp_path):
     assert read_origin(tmp_path / "run").peak_bytes == most
 
 
-def test_origin__names_every_store_of_several(store, tmp_path):
+@pytest.mark.usefixtures("store")
+def test_origin__names_every_store_of_several(tmp_path):
     write_store(tmp_path / "y.zarr", planted(20, seed=1))
     both = sm.open_store([tmp_path / "x.zarr", tmp_path / "y.zarr"])
     assert Origin.of(both).stores == (str(tmp_path / "x.zarr"), str(tmp_path / "y.zarr"))
