@@ -468,12 +468,13 @@ def test_predict__a_worker_killed_in_the_middle_changes_nothing(one, tmp_path):
 
 @pytest.mark.slow
 def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
-    """Blocks of 900 MB, for workers of 700 MiB, which do well with small ones."""
+    """A block of 2.4 GB, for workers of 700 MiB, which do well with small ones."""
     n_rows = 300_000
     rows = np.ones((n_rows, 256), np.float32)
-    offsets = np.arange(0, n_rows + 1, 4)
+    # Few enough bags that all of them are one block.
+    offsets = np.arange(0, n_rows + 1, 40)
     block = BagBlock(offsets, rows, np.zeros(len(offsets), np.int64), np.empty(0, np.int32))
-    bags = write_parts(tmp_path / "x.zarr", StoreSpec(n_features=256, n_labels=4), 3 * [block])
+    bags = write_parts(tmp_path / "x.zarr", StoreSpec(n_features=256, n_labels=4), 8 * [block])
     model = made_model(n_features=256)
     message = r"run out of memory \(the smallest has 700 MiB\); lower --block-bytes, or give"
     options = {"workers": 1, "worker_memory": "700MiB"}
@@ -482,7 +483,7 @@ def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
         patch.setattr(parts, "PART_BYTES", 1 << 40)
         patch.setattr(parts, "GROUP_BYTES", 1 << 40)
         with pytest.raises(StreammimlError, match=message):
-            predict(model, bags, tmp_path / "out", block_bytes="2GiB", **options)
+            predict(model, bags, tmp_path / "out", block_bytes="4GiB", **options)
         summary = predict(model, bags, tmp_path / "out", block_bytes="1MiB", **options)
     assert summary["n_bags"] == bags.n_bags
 
