@@ -6,7 +6,8 @@ validation: some runs, each without one fold of the bags, are looked at on that 
 all bags is as long as had the lowest loss over all of them.
 
 Measured on splits into two thirds and one third, ranking loss in thousandths / average precision,
-six splits (a tenth held out; the same, then all bags for as many steps; all bags for so many):
+six splits, three of Scene (a tenth held out; the same, then all bags for as many steps; all bags
+for so many):
 
     ============  ===========  ===========  ===========  ===========  ===========
     set           held out     then all     20 000       40 000       80 000
@@ -14,7 +15,7 @@ six splits (a tenth held out; the same, then all bags for as many steps; all bag
     Letter Frost  134 / .701   130 / .712   124 / .727   122 / .727   127 / .722
     MSRC v2        93 / .722    92 / .730    93 / .733    94 / .737    96 / .736
     Reuters        16 / .967    14 / .970    14 / .971    15 / .969    16 / .968
-    Scene         181 / .777   –            180 / .779   165 / .793   159 / .801
+    Scene         –            –            180 / .779   165 / .793   159 / .801
     ============  ===========  ===========  ===========  ===========  ===========
 
 No one number of steps suits Reuters and Scene, though both have 1333 bags to train on.
