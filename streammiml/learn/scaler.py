@@ -67,7 +67,8 @@ def auto_scale(*, sparse: bool, zero_share: float, negative: bool, fractional: b
     Rows without a negative value of which a quarter or more are zeros are counts or histograms, and
     sparse ones text: unit rows, of square roots if the values are whole, standardised before if
     they are dense fractions (MSRC v2, four splits: average precision .744 against .707 after 100
-    epochs, .735 against .724 after 300; no other set of this kind was tried). All others are standardised with one factor for all rows.
+    epochs, .735 against .724 after 300; no other set of this kind was tried). All others are
+    standardised with one factor for all rows.
     """
     counted = not negative and not fractional
     if sparse or (counted and zero_share >= COUNT_ZEROS):
