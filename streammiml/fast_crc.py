@@ -37,6 +37,11 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
     return int(_first_wrong(buffer, _as(sizes, np.int64), _as(crcs, np.uint64)))
 
 
+@njit
+def _first_wrong(buffer: Any, sizes: Any, crcs: Any) -> int:
+    return first_wrong_at(np.int64(buffer.ctypes.data), sizes, crcs)
+
+
 def _as(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
     return values if values.dtype == dtype else values.astype(dtype)
 
@@ -219,6 +224,16 @@ def _word_at(_: Any, address: Any) -> Any:
     return types.uint64(types.int64), generate
 
 
+@_instructions
+def _byte_at(_: Any, address: Any) -> Any:
+    """The byte at an address."""
+
+    def generate(__: Any, builder: Any, ___: Any, arguments: Any) -> Any:
+        return _load(builder, arguments[0], _I8)
+
+    return types.uint8(types.int64), generate
+
+
 @njit
 def _power_of_x(n: int) -> np.uint64:
     """X to the n, n ≥ 0, in about log n multiplications.
@@ -246,10 +261,9 @@ def _shifted(state: np.uint64, power: np.uint64) -> Any:
 
 
 @njit
-def _first_wrong(buffer: Any, sizes: Any, crcs: Any) -> int:
-    """``buffer`` (bytes,) uint8, ``sizes`` (pieces,) int64, ``crcs`` (pieces,) uint64."""
-    begin = np.int64(buffer.ctypes.data)
-    start, known = begin, -1
+def first_wrong_at(start: Any, sizes: Any, crcs: Any) -> int:
+    """The same of pieces from an address on; ``sizes`` are int64, ``crcs`` uint64."""
+    known = -1
     by_chain, by_vectors = _NONE, _NONE
     for i in range(sizes.shape[0]):
         turns = sizes[i] // _TURN_BYTES
@@ -269,8 +283,9 @@ def _first_wrong(buffer: Any, sizes: Any, crcs: Any) -> int:
         while at + 8 <= end:
             state = _crc_word(state, _word_at(at))
             at += 8
-        for place in range(at - begin, end - begin):
-            state = _crc_byte(state, buffer[place])
+        while at < end:
+            state = _crc_byte(state, _byte_at(at))
+            at += 1
         if state ^ _ALL != crcs[i]:
             return i
         start = end

@@ -13,6 +13,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from streammiml.fast_crc import first_wrong_at
 from streammiml.jit import njit
 
 I64 = NDArray[np.int64]
@@ -62,35 +63,43 @@ def _half_word_at(_: Any, address: Any) -> Any:  # noqa: ARG001
 
 
 @njit
-def fetch(fds: I64, offsets: I64, sizes: I64, out: U8) -> int:
-    """Fill ``out`` with these ranges of files, end to end; −1, or the first that failed."""
-    at = np.int64(out.ctypes.data)
-    for i in range(len(fds)):
+def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
+    """Read ranges of files, each to its address, and check the pieces of which it consists.
+
+    ``ranges`` has lines of (descriptor, offset, bytes, address, number of pieces). Returns −1, or
+    the first that could not be read or is wrong. Each is checked while it is in the cache.
+    """
+    piece = 0
+    for i in range(len(ranges)):
+        fd, offset, size, address, n_pieces = ranges[i]
         done = np.int64(0)
-        while done < sizes[i]:
-            got = _pread(fds[i], at + done, sizes[i] - done, offsets[i] + done)
+        while done < size:
+            got = _pread(fd, address + done, size - done, offset + done)
             if got <= 0:
                 return i
             done += got
-        at += sizes[i]
+        stop = piece + n_pieces
+        if first_wrong_at(address, sizes[piece:stop], crcs[piece:stop]) >= 0:
+            return i
+        piece = stop
     return -1
 
 
 @njit
-def decompress(function: int, source: U8, lengths: I64, target: U8, sizes: I64) -> int:
-    """Decompress blosc chunks that lie end to end; −1, or the first that does not come out.
+def decompress(function: int, sources: I64, lengths: I64, target: U8, sizes: I64) -> int:
+    """Decompress blosc chunks, end to end; −1, or the first that does not come out.
 
     The library takes a chunk's word: it would read on behind it, or leave values as they were. So
     what its header says is compared first.
     """
-    of, to = np.int64(source.ctypes.data), np.int64(target.ctypes.data)
+    to = np.int64(target.ctypes.data)
     for i in range(len(lengths)):
+        of = sources[i]
         if lengths[i] < 16 or _half_word_at(of + 12) > lengths[i]:
             return i
         if _half_word_at(of + 4) < sizes[i]:
             return i
         if _decompress(function, of, to, sizes[i]) != sizes[i]:
             return i
-        of += lengths[i]
         to += sizes[i]
     return -1

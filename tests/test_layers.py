@@ -32,7 +32,7 @@ FEWER = {
     "fast_crc": ["jit"],
     "laying": ["jit", "loans"],
     "loans": [],
-    "fetching": ["jit"],
+    "fetching": ["jit", "fast_crc"],
     "checksum": [],
     "scoring": ["model", "bags", "kernel"],
     "measure": [*FOUNDATION, "model", "cluster", "bags", "blocks", "kernel", "scoring", "measure"],

@@ -72,6 +72,13 @@ def landing(n_bytes: int, offset: int) -> NDArray[np.uint8]:
     return raw[start : start + n_bytes]
 
 
+def _compact(values: NDArray[Any]) -> NDArray[Any]:
+    """The same in memory of its own."""
+    out = lent(values.nbytes).view(values.dtype).reshape(values.shape)
+    out[...] = values
+    return out
+
+
 @cache
 def _fetching() -> Any:
     """Loaded late: it loads a compiler."""
@@ -262,46 +269,54 @@ class VerifiedArray:
         if not ranges:
             return []
         found = [self.table.find(*each) for each in ranges]
-        raw = self._fetched([run for each in found for run in each.runs()])
-        if raw is None:
+        fetched = self._fetched(found)
+        if fetched is None:
             return None
-        n_bytes = [int(each.sizes.sum()) for each in found]
         if unpacker:
-            element = self.entry.width * self.dtype.itemsize
-            sizes = [each.records["elements"].astype(np.int64) * element for each in found]
-            n_bytes, packed = [int(each.sum()) for each in sizes], raw
-            raw = lent(sum(n_bytes))
-            lengths = np.concatenate([each.sizes for each in found])
-            if _fetching().decompress(unpacker, packed, lengths, raw, np.concatenate(sizes)) >= 0:
+            return self._unpacked(ranges, found, fetched, unpacker)
+        return [
+            self._cut(raw.view(self.dtype), int(each.records["first"][0]), *wanted)
+            for raw, each, wanted in zip(fetched, found, ranges, strict=True)
+        ]
+
+    def _unpacked(
+        self, ranges: Ranges, found: list[Found], packed: list[NDArray[np.uint8]], unpacker: int
+    ) -> list[NDArray[Any]] | None:
+        element, out = self.entry.width * self.dtype.itemsize, []
+        for wanted, each, raw in zip(ranges, found, packed, strict=True):
+            sizes = each.records["elements"].astype(np.int64) * element
+            room = lent(int(sizes.sum()))
+            at = raw.__array_interface__["data"][0] + np.cumsum(each.sizes) - each.sizes
+            if _fetching().decompress(unpacker, at, each.sizes, room, sizes) >= 0:
                 return None
-        out, at = [], 0
-        for (start, stop), each, size in zip(ranges, found, n_bytes, strict=True):
-            flat = raw[at : at + size].view(self.dtype)
-            out.append(self._cut(flat, int(each.records["first"][0]), start, stop))
-            at += size
+            part = self._cut(room.view(self.dtype), int(each.records["first"][0]), *wanted)
+            # Chunks are longer than pieces: a view would hold as much again.
+            out.append(_compact(part))
         return out
 
-    def _fetched(self, runs: list[Found]) -> NDArray[np.uint8] | None:
-        """Bytes of runs of chunks, end to end and checked; None if any is not as it should be."""
+    def _fetched(self, found: list[Found]) -> list[NDArray[np.uint8]] | None:
+        """Bytes of each, end to end and checked; None if anything is not as it should be."""
         if not isinstance(self._place, LocalPlace) or not has_fast_way():
             return None
-        sizes = [run.n_bytes for run in runs]
-        keys = [self._files[int(run.records["file"][0])][0] for run in runs]
-        files = [self._place.opened(key) for key in keys]
-        offsets = [int(run.offsets[0]) for run in runs]
-        fds = [
-            None if file is None else file.plain(offset, size)
-            for file, offset, size in zip(files, offsets, sizes, strict=True)
-        ]
-        if any(fd is None for fd in fds):
-            return None
-        raw = landing(sum(sizes), offsets[0])
-        where = [np.array(each, np.int64) for each in (fds, offsets, sizes)]
-        if _fetching().fetch(*where, raw) >= 0:
-            return None
-        pieces = np.concatenate([run.sizes for run in runs])
-        crcs = np.concatenate([run.crcs for run in runs])
-        return raw if first_wrong(raw, pieces, crcs) < 0 else None
+        out, lines, files = [], [], []
+        for each in found:
+            runs = each.runs()
+            raw = landing(sum(run.n_bytes for run in runs), int(each.offsets[0]))
+            address = raw.__array_interface__["data"][0]
+            out.append(raw)
+            for run in runs:
+                offset, size = int(run.offsets[0]), run.n_bytes
+                file = self._place.opened(self._files[int(run.records["file"][0])][0])
+                fd = None if file is None else file.plain(offset, size)
+                if fd is None:
+                    return None
+                lines.append((fd, offset, size, address, len(run.sizes)))
+                # So that it stays open.
+                files.append(file)
+                address += size
+        sizes = np.concatenate([each.sizes for each in found])
+        crcs = np.concatenate([each.crcs for each in found])
+        return out if _fetching().fetch(np.array(lines), sizes, crcs) < 0 else None
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""

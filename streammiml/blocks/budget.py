@@ -21,9 +21,12 @@ SHORT_BLOCK_BYTES = 64 << 10
 # A batch is some milliseconds of work: between two of them the reader and the learner wait for
 # each other.
 BATCH_BYTES = 4 << 20
+SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 4096
 # Chunk tables, index chunks and open buffers of a store, which do not grow with it.
 STORE_BYTES = 32 << 20
+# What is fetched with a block: the rest of its first and last pieces.
+ALONG_BYTES = 64 << 10
 SPARSE_VALUE = 8
 # Beside its rows: offsets and labels, twice, as integers of Python too, and its turn in the buffer.
 BAG_BYTES = 320
@@ -87,7 +90,7 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     bag = row_bytes(store) * store.n_rows / store.n_bags
     plan = _plan(store, config, SHORT_BLOCK_BYTES / bag)
     # Longer ones if there is room, with a quarter for what is read ahead.
-    longer = min(left * 3 // 4 // plan.window, BLOCK_BYTES)
+    longer = min(left * 3 // 4 // plan.window - ALONG_BYTES, BLOCK_BYTES)
     if longer > SHORT_BLOCK_BYTES:
         plan = _plan(store, config, longer / bag)
     block_bags = plan.block_bags
@@ -97,8 +100,9 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
             f"more than --max-vif {config.max_vif:g}; "
             f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
         )
-    read = ReadSettings(batch_bags=int(min(max(1, BATCH_BYTES // bag), BATCH_BAGS)))
-    block = largest_block(store, block_bags) + BAG_BYTES * block_bags
+    batch = min(max(SHORT_BATCH_BYTES, left // 64), BATCH_BYTES)
+    read = ReadSettings(batch_bags=int(min(max(1, batch // bag), BATCH_BAGS)))
+    block = largest_block(store, block_bags) + ALONG_BYTES + BAG_BYTES * block_bags
     rounds = read.rounds(plan)
     batches = (read.batches_ahead + 2) * (rounds + 1) * block
     fits = (left - batches) // block - (blocks_held(plan, read) - plan.window)
