@@ -391,21 +391,15 @@ class VerifiedArray:
     def _fetch_run(self, run: Found, buffer: NDArray[np.uint8]) -> None:
         """Fetch chunks that lie end to end in a file, and check each of them."""
         key, offset = self._files[int(run.records["file"][0])][0], int(run.offsets[0])
-        # What ``fetch`` does, without its calls: every read of rows comes through here.
-        problem = ""
-        for _ in range(2):
-            try:
-                self._place.read_into(key, offset, buffer.data)
-                wrong = first_wrong(buffer, run.sizes, run.crcs)
-            except Unreadable as error:
-                problem = str(error)
-            else:
-                if wrong < 0:
-                    return
-                at = run.offsets[wrong]
-                problem = f"is damaged: {self.name} at byte {at} fails its checksum"
-            self._place.forget()
-        raise damaged(self._place, key, problem)
+
+        def check() -> str:
+            wrong = first_wrong(buffer, run.sizes, run.crcs)
+            if wrong < 0:
+                return ""
+            at = run.offsets[wrong]
+            return f"is damaged: {self.name} at byte {at} fails its checksum"
+
+        fetch(self._place, key, offset, buffer.data, check)
 
 
 class CachedArray(VerifiedArray):

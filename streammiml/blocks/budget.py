@@ -93,33 +93,38 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     longer = min(left * 3 // 4 // plan.window - ALONG_BYTES, BLOCK_BYTES)
     if longer > SHORT_BLOCK_BYTES:
         plan = _plan(store, config, longer / bag)
-    block_bags = plan.block_bags
     if config.max_vif is not None and plan.vif > config.max_vif:
         raise StreammimlError(
             f"--mix-blocks {config.mix_blocks} mixes to a variance inflation of {plan.vif:.2f}, "
             f"more than --max-vif {config.max_vif:g}; "
             f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
         )
-    batch = min(max(SHORT_BATCH_BYTES, left // 64), BATCH_BYTES)
-    read = ReadSettings(batch_bags=int(min(max(1, batch // bag), BATCH_BAGS)))
-    block = largest_block(store, block_bags) + ALONG_BYTES + BAG_BYTES * block_bags
-    rounds = read.rounds(plan)
-    batches = (read.batches_ahead + 2) * (rounds + 1) * block
-    fits = (left - batches) // block - (blocks_held(plan, read) - plan.window)
-    if plan.order != "blocks":
-        held = {**fixed, "reading": (read.blocks_ahead + read.batches_ahead + 2) * rounds * block}
-        if sum(held.values()) > allowed:
-            raise _too_much(held, config, "")
-        return Budget(plan=plan, read=read, held=held, allowed=allowed)
+    block = largest_block(store, plan.block_bags) + ALONG_BYTES + BAG_BYTES * plan.block_bags
+    for batch in (min(max(SHORT_BATCH_BYTES, left // 64), BATCH_BYTES), SHORT_BATCH_BYTES):
+        read = ReadSettings(batch_bags=int(min(max(1, batch // bag), BATCH_BAGS)))
+        held = _held(plan, read, block, fixed)
+        if sum(held.values()) <= allowed:
+            return Budget(plan=plan, read=read, held=held, allowed=allowed)
+    fits = plan.window - -(-(sum(held.values()) - allowed) // block)
     asked = config.mix_blocks is not None or config.max_vif is not None
-    if plan.window > fits:
-        if asked or fits < 1:
-            held = {**fixed, "mixing": blocks_held(plan, read) * block, "batches": batches}
-            way = f"--mix-blocks {fits} would fit" if fits >= 1 else ""
-            raise _too_much(held, config, way)
-        plan = replace(plan, mix_blocks=int(fits))
-    held = {**fixed, "mixing": blocks_held(plan, read) * block, "batches": batches}
-    return Budget(plan=plan, read=read, held=held, allowed=allowed)
+    if plan.order != "blocks" or asked or fits < 1:
+        mixes = plan.order == "blocks" and fits >= 1
+        raise _too_much(held, config, f"--mix-blocks {fits} would fit" if mixes else "")
+    plan = replace(plan, mix_blocks=fits)
+    return Budget(plan=plan, read=read, held=_held(plan, read, block, fixed), allowed=allowed)
+
+
+def _held(plan: Plan, read: ReadSettings, block: int, fixed: dict[str, int]) -> dict[str, int]:
+    """Bytes by name, with blocks of so many bytes."""
+    rounds = read.rounds(plan)
+    if plan.order != "blocks":
+        ahead = read.blocks_ahead + read.batches_ahead + 2
+        return {**fixed, "reading": ahead * rounds * block}
+    return {
+        **fixed,
+        "mixing": blocks_held(plan, read) * block,
+        "batches": (read.batches_ahead + 2) * (rounds + 1) * block,
+    }
 
 
 def _plan(store: Bags, config: TrainConfig, block_bags: float) -> Plan:

@@ -20,6 +20,7 @@ from streammiml.bags.chunks import CACHED_BYTES, CachedArray, VerifiedArray, fet
 from streammiml.bags.layout import RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Unreadable
 from streammiml.errors import StoreError
+from streammiml.loans import IDLE_BYTES
 from tests.stores import BACKENDS, sizes, write_store
 
 
@@ -342,4 +343,5 @@ def test_cached_range__of_huge_chunks_keeps_few(tmp_path):
         assert array.read(number * size, number * size + 1).tolist() == [number]
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert held < 1.5 * CACHED_BYTES
+    # Memory that is lent and came back is held too.
+    assert held < 1.5 * CACHED_BYTES + IDLE_BYTES

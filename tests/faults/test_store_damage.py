@@ -19,6 +19,7 @@ import streammiml as sm
 from streammiml.bags import audit, chunks, layout, store
 from streammiml.bags.appending import table_pages
 from streammiml.bags.block import BagBlock
+from streammiml.bags.chunks import VerifiedArray
 from streammiml.bags.layout import CODECS, FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, table_key
 from streammiml.errors import StoreError
 from tests.stores import (
@@ -275,7 +276,7 @@ def unprotected(monkeypatch):
         place.read_into(key, offset, buffer)
 
     monkeypatch.setattr(chunks, "fetch", believe)
-    monkeypatch.setattr(chunks, "first_wrong", lambda *_: -1)
+    monkeypatch.setattr(VerifiedArray, "_read_together", lambda *_: None)
     monkeypatch.setattr(store, "metadata_problem", lambda *_: "")
     monkeypatch.setattr(audit, "metadata_problem", lambda *_: "")
     monkeypatch.setattr(audit, "_file_problem", lambda *_: "")

@@ -71,6 +71,7 @@ def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
     write_store(store, planted())
     ours, theirs = pty.openpty()
     words = ["train", store, tmp_path / "run", "--epochs=20", "--validate-every=200"]
+    words += ["--validation=0.1"]
     with subprocess.Popen(
         [sys.executable, "-m", "streammiml", *words],
         stdout=subprocess.PIPE,
