@@ -31,6 +31,7 @@ from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.parts import split_names
 from streammiml.bags.place import LocalPlace, Place, Unreadable, open_place
 from streammiml.errors import StoreError
+from streammiml.notebook import listed, table_html
 
 I64 = NDArray[np.int64]
 # Bags between two wanted ones that are read along rather than skipped: a second read costs more.
@@ -118,6 +119,18 @@ class Bags(ABC):
             f"<{type(self).__name__} {self.name}: {self.n_bags:,} bags, {self.n_rows:,} rows of "
             f"{self.n_features:,} features ({kind}), {self.n_labels:,} labels>"
         )
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        kind = f"sparse {self.dtype}" if self.sparse else self.dtype
+        facts = {
+            "bags": f"{self.n_bags:,}",
+            "rows": f"{self.n_rows:,}",
+            "features": f"{self.n_features:,} ({kind})",
+            "labels": f"{self.n_labels:,}",
+            "names": listed(self.label_names),
+        }
+        return table_html(self.name, facts)
 
     def read_bags(self, indices: ArrayLike, *, row_labels: bool = True) -> BagBlock:
         """Read bags by number, in the order given; a number may come twice."""

@@ -395,3 +395,12 @@ def test_footers_beyond_the_first__are_checked_at_their_first_use(tmp_path, monk
     assert_same(store.read(0, 7), block.slice(0, 7))
     with pytest.raises(StoreError, match=r"part-00000007.parquet is damaged or was edited"):
         store.read(7, 8)
+
+
+def test_store__shows_itself_as_a_table_in_notebooks(tmp_path):
+    store = write_store(tmp_path / "x.zarr", made_block(), label_names=("a", "<b>", "c", "d"))
+    page = store._repr_html_()
+    assert "<td" in page
+    assert f"{store.n_rows:,}" in page
+    assert "a, &lt;b&gt;, c, d" in page
+    assert "<b>" not in page
