@@ -48,7 +48,7 @@ def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
         if progress.validation_loss is not None:
             looks.append((time.perf_counter() - begin, progress.validation_loss))
 
-    config = TrainConfig(threads=threads, epochs=1 if smoke else 1000)
+    config = TrainConfig(threads=threads, epochs=1 if smoke else 1000, validation=SHARE)
     train(store, config, run=run, watch=look)
     return {"seconds": time.perf_counter() - begin, "looks": looks}
 
