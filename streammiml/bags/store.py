@@ -84,10 +84,7 @@ class Bags(ABC):
         """
 
     def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
-        """What :meth:`read` gives for each range, without row labels; a store reads them together.
-
-        Blocks may share memory: all of it is held until the last of them has gone.
-        """
+        """What :meth:`read` gives for each range, without row labels; a store reads them together."""
         return [self.read(*each, row_labels=False) for each in ranges]
 
     @abstractmethod
@@ -289,8 +286,8 @@ class BagStore(Bags):
         for found in columns:
             self._check_columns(found)
         return [
-            SparseRows(of - of[0], of_values, found, self.n_features)
-            for of, of_values, found in zip(ends, columns, values, strict=True)
+            SparseRows(of - of[0], of_columns, of_values, self.n_features)
+            for of, of_columns, of_values in zip(ends, columns, values, strict=True)
         ]
 
     def bag_sizes(self, start: int, stop: int) -> I64:
