@@ -84,7 +84,7 @@ class Bags(ABC):
         """
 
     def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
-        """What :meth:`read` gives for each range, without row labels; a store reads them together."""
+        """What :meth:`read` gives for each range, without row labels; stores read them together."""
         return [self.read(*each, row_labels=False) for each in ranges]
 
     @abstractmethod
