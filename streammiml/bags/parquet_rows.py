@@ -291,7 +291,11 @@ class ArrowDecoder:
             file, offset = record.file, record.offset
             meta, starts = self._meta(file)
             window = _Window(raw.data, offset, self._files[file][1])
-            source = pq.ParquetFile(pa.PythonFile(window, mode="r"), metadata=meta)
+            # Read ahead, threads of Arrow's would hold the window; one that lets go of it while
+            # the interpreter ends aborts the process.
+            source = pq.ParquetFile(
+                pa.PythonFile(window, mode="r"), metadata=meta, pre_buffer=False
+            )
             column = source.reader.read_row_group(
                 starts[offset], column_indices=[_leaf(meta, array)], use_threads=False
             )

@@ -2,8 +2,11 @@
 
 import pickle
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -404,3 +407,23 @@ def test_store__shows_itself_as_a_table_in_notebooks(tmp_path):
     assert f"{store.n_rows:,}" in page
     assert "a, &lt;b&gt;, c, d" in page
     assert "<b>" not in page
+
+
+THREADS = """
+import os, sys
+from streammiml.bags.store import open_one
+store = open_one(sys.argv[1])
+before = len(os.listdir("/proc/self/task"))
+store.read(0, store.n_bags)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_parquet__reading_starts_no_thread_that_outlives_the_interpreter(tmp_path):
+    """Arrow's threads that let go of Python's objects at the end abort the process."""
+    path = tmp_path / "s.parquet"
+    write_store(path, made_block(200), codec="lz4")
+    words = [sys.executable, "-c", THREADS, path]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0"], done
