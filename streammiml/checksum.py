@@ -20,7 +20,7 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
 
     Pieces lie end to end; ``sizes`` are their bytes.
     """
-    if len(sizes) > 1 and (len(buffer) >= MANY_BYTES or _is_loaded()) and has_fast_way():
+    if len(sizes) > 1 and worth_compiling(len(buffer)) and has_fast_way():
         found: int = _fast().first_wrong(buffer, sizes, crcs)
         return found
     at, whole = 0, buffer.data
@@ -31,9 +31,12 @@ def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[An
     return -1
 
 
-def _is_loaded() -> bool:
-    """Whether the compiler is there anyway, as it is wherever something is trained or scored."""
-    return "numba" in sys.modules
+def worth_compiling(n_bytes: int) -> bool:
+    """Whether so many bytes are worth loading a compiler.
+
+    Or it is there anyway, as it is wherever something is trained or scored.
+    """
+    return n_bytes >= MANY_BYTES or "numba" in sys.modules
 
 
 @cache

@@ -21,6 +21,8 @@ U8 = NDArray[np.uint8]
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
+PAGE = 4096
+HOT_BYTES = 256 << 10
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
@@ -66,23 +68,54 @@ def _half_word_at(_: Any, address: Any) -> Any:  # noqa: ARG001
 def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     """Read ranges of files, each to its address, and check the pieces of which it consists.
 
-    ``ranges`` has lines of (descriptor, offset, bytes, address, number of pieces). Returns −1, or
-    the first that could not be read or is wrong. Each is checked while it is in the cache.
+    ``ranges`` has lines of (descriptor, offset, bytes, address, number of pieces, 1 past the page
+    cache). Returns −1, or the first that could not be read or is wrong.
     """
     piece = 0
     for i in range(len(ranges)):
-        fd, offset, size, address, n_pieces = ranges[i]
-        done = np.int64(0)
-        while done < size:
-            got = _pread(fd, address + done, size - done, offset + done)
-            if got <= 0:
-                return i
-            done += got
+        fd, offset, size, address, n_pieces, past = ranges[i]
         stop = piece + n_pieces
-        if first_wrong_at(address, sizes[piece:stop], crcs[piece:stop]) >= 0:
-            return i
-        piece = stop
+        if past:
+            skip = offset % PAGE
+            if _read_pages(fd, offset - skip, skip + size, address - skip) < skip + size:
+                return i
+        while piece < stop:
+            # So few bytes at once that they are checked while they are in the cache.
+            some, n_bytes = piece, np.int64(0)
+            while some < stop and (past or n_bytes < HOT_BYTES):
+                n_bytes += sizes[some]
+                some += 1
+            if not past and _read(fd, offset, n_bytes, address) < n_bytes:
+                return i
+            if first_wrong_at(address, sizes[piece:some], crcs[piece:some]) >= 0:
+                return i
+            piece, offset, address = some, offset + n_bytes, address + n_bytes
     return -1
+
+
+@njit
+def _read(fd: int, offset: int, size: Any, address: int) -> Any:
+    """How many of the bytes wanted came."""
+    done = np.int64(0)
+    while done < size:
+        got = _pread(fd, address + done, size - done, offset + done)
+        if got <= 0:
+            break
+        done += got
+    return done
+
+
+@njit
+def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
+    """The same by whole pages, from a page on to a page; the last may come along."""
+    done, whole = np.int64(0), -(-size // PAGE) * PAGE
+    while done < size:
+        got = _pread(fd, address + done, whole - done, offset + done)
+        done += max(got, 0)
+        # Where pages end in the middle, so does the file.
+        if got <= 0 or done % PAGE:
+            break
+    return done
 
 
 @njit

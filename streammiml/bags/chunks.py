@@ -19,9 +19,10 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from streammiml.bags.cold import OpenFile
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
-from streammiml.checksum import first_wrong, has_fast_way
+from streammiml.checksum import first_wrong, has_fast_way, worth_compiling
 from streammiml.errors import StoreError
 from streammiml.loans import lent
 
@@ -58,16 +59,20 @@ def damaged(place: Place, key: str, what: str) -> StoreError:
     return StoreError(f"{place.name}/{key} {what}; restore the file or convert the source again")
 
 
-def landing(n_bytes: int, offset: int) -> NDArray[np.uint8]:
+def landing(n_bytes: int, offset: int, *, past: bool = False) -> NDArray[np.uint8]:
     """Fresh bytes on a cache line, to be filled from an offset of a file.
 
     Some processors (Zen 3) copy at a tenth of their speed to an address that lies 1 to 31 bytes
-    after the source within a page, and files begin on pages as large arrays nearly do.
+    after the source within a page, and files begin on pages as large arrays nearly do. ``past``
+    the page cache whole pages come straight from the disk: then they lie in pages as in the file,
+    with room for all of the first and the last.
     """
-    raw = lent(n_bytes + 2 * _LINE)
+    raw = lent(n_bytes + (3 * _PAGE if past else 2 * _LINE))
     address = raw.__array_interface__["data"][0]
-    start = -address % _LINE
-    if 0 < (address + start - offset) % _PAGE < 32:
+    start = -address % (_PAGE if past else _LINE)
+    if past:
+        start += offset % _PAGE
+    elif 0 < (address + start - offset) % _PAGE < 32:
         start += _LINE
     return raw[start : start + n_bytes]
 
@@ -178,6 +183,15 @@ class Found(NamedTuple):
             return [self]
         ends = (np.flatnonzero(np.diff(self.run)) + 1).tolist()
         return [self.part(start, stop) for start, stop in pairwise((0, *ends, len(self.run)))]
+
+
+class _Way(NamedTuple):
+    """A file, which stays open as long, and how some of it is read."""
+
+    file: OpenFile
+    descriptor: int
+    past: bool
+    """Whether past the page cache."""
 
 
 class ChunkTable:
@@ -300,23 +314,33 @@ class VerifiedArray:
             return None
         out, lines, files = [], [], []
         for each in found:
-            runs = each.runs()
-            raw = landing(sum(run.n_bytes for run in runs), int(each.offsets[0]))
+            runs, offset = each.runs(), int(each.offsets[0])
+            ways = [self._way(run) for run in runs]
+            past = any(way is not None and way.past for way in ways)
+            # Pages of two files do not meet in the middle of one.
+            if past and len(runs) > 1:
+                return None
+            raw = landing(sum(run.n_bytes for run in runs), offset, past=past)
             address = raw.__array_interface__["data"][0]
             out.append(raw)
-            for run in runs:
-                offset, size = int(run.offsets[0]), run.n_bytes
-                file = self._place.opened(self._files[int(run.records["file"][0])][0])
-                fd = None if file is None else file.plain(offset, size)
-                if fd is None:
+            for run, way in zip(runs, ways, strict=True):
+                if way is None:
                     return None
-                lines.append((fd, offset, size, address, len(run.sizes)))
-                # So that it stays open.
-                files.append(file)
-                address += size
+                place = int(run.offsets[0]), run.n_bytes, address, len(run.sizes), way.past
+                lines.append((way.descriptor, *place))
+                files.append(way.file)
+                address += run.n_bytes
         sizes = np.concatenate([each.sizes for each in found])
         crcs = np.concatenate([each.crcs for each in found])
         return out if _fetching().fetch(np.array(lines), sizes, crcs) < 0 else None
+
+    def _way(self, run: Found) -> _Way | None:
+        """How a run is read; None where its file cannot be opened."""
+        assert isinstance(self._place, LocalPlace), "asked before"
+        file = self._place.opened(self._files[int(run.records["file"][0])][0])
+        if file is None:
+            return None
+        return _Way(file, *file.way(int(run.offsets[0]), run.n_bytes))
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
@@ -331,6 +355,11 @@ class VerifiedArray:
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
         found = self.table.find(start, stop)
+        if worth_compiling(int(found.sizes.sum())):
+            fetched = self._fetched([found])
+            if fetched is not None:
+                first = int(found.records["first"][0])
+                return self._cut(fetched[0].view(self.dtype), first, start, stop)
         runs = found.runs()
         n_bytes = [run.n_bytes for run in runs]
         out, at = landing(sum(n_bytes), int(found.offsets[0])), 0

@@ -2,8 +2,9 @@
 
 Random reads through a cold page cache are two to four times slower than the disk. Of a store that
 the memory could not keep anyway, they go past the cache (O_DIRECT), straight from the disk. Of a
-smaller one, the cache is asked to fetch a wide stretch around them, and soon has all of it. Where
-the system or the file system knows no such things, files are read plainly.
+smaller one, the cache is asked for all that will be read together before any of it is waited for,
+and soon has the whole store. Where the system or the file system knows no such things, files are
+read plainly.
 
 Whether the cache has a range is not asked first: Linux takes the question (RWF_NOWAIT) for a wish
 and begins to read.
@@ -19,7 +20,7 @@ import numpy as np
 
 COLD_BYTES = 64 << 10
 """Shorter reads are plain: they belong to tables and offsets, which are wanted again."""
-STRETCH = 8 << 20
+STRETCH = 256 << 10
 _PAGE = 4096
 _PIECE = 4 << 20
 _DIRECT: int | None = getattr(os, "O_DIRECT", None)
@@ -90,13 +91,17 @@ class OpenFile:
             return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
         return None
 
-    def plain(self, offset: int, size: int) -> int | None:
-        """A descriptor for plain reads of a range, about which the cache is told; or None."""
-        if self._bypass:
-            return None
-        if size >= COLD_BYTES and self._asks:
-            self._ask(offset, offset + size)
-        return self._fd
+    def way(self, offset: int, size: int) -> tuple[int, bool]:
+        """A descriptor for reading a range, and whether it takes whole pages past the cache.
+
+        If not, the cache has been told of the range.
+        """
+        if size >= COLD_BYTES:
+            if self._bypass and self._past is not None:
+                return self._past, True
+            if not self._bypass and self._asks:
+                self._ask(offset, offset + size)
+        return self._fd, False
 
     def read(self, offset: int, buffer: memoryview) -> int:
         """Fill the buffer; returns its bytes, fewer where the file ends before."""
@@ -114,7 +119,10 @@ class OpenFile:
         return done
 
     def _ask(self, start: int, stop: int) -> None:
-        """Let the cache fetch what lies around a range, once, without waiting for it."""
+        """Let the cache fetch what lies around a range, once, without waiting for it.
+
+        Stretches no longer than what is read: of long ones, everybody would wait for all.
+        """
         for number in range(start // STRETCH, -(-stop // STRETCH)):
             if number not in self._asked:
                 self._asked.add(number)

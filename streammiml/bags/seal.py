@@ -30,6 +30,7 @@ from streammiml.bags.assembly import (
 from streammiml.bags.audit import digests_of, scan_bags
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec, clean
+from streammiml.bags.cold import OpenFile
 from streammiml.bags.ids import refuse_twice
 from streammiml.bags.layout import (
     FOLDER,
@@ -120,6 +121,11 @@ class _Overlay(LocalPlace):
             self._scratch.read_into(key, offset, buffer)
         else:
             super().read_into(key, offset, buffer)
+
+    def opened(self, key: str) -> OpenFile | None:
+        """The file, open, wherever it lies."""
+        here = key.startswith(f"{FOLDER}/")
+        return self._scratch.opened(key) if here else super().opened(key)
 
 
 def _records(

@@ -3,20 +3,23 @@
 import ctypes
 import mmap
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streammiml.bags import cold
 from streammiml.bags.block import BagBlock
+from streammiml.bags.checks import StoreSpec
 from streammiml.bags.cold import OpenFile
 from streammiml.bags.store import open_store
-from tests.stores import BACKENDS, write_store
+from streammiml.errors import StoreError
+from tests.stores import BACKENDS, write_parts, write_store
 
 SIZE = 9 * 1024 * 1024 + 77
 WHOLE = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
@@ -181,3 +184,60 @@ def test_usable_memory__is_no_more_than_the_machine_has():
     assert 0 < cold.usable_memory() <= pages
     assert cold.outgrows_cache(pages)
     assert not cold.outgrows_cache(1)
+
+
+PARTS = [
+    BagBlock.from_bags([WHOLE[i << 20 :][: 3000 * 64].reshape(-1, 64)] * 4, [[0]] * 4)
+    for i in range(3)
+]
+
+
+@pytest.fixture(scope="module", params=["none", "lz4"])
+def three_files(request, tmp_path_factory):
+    """A store of twelve bags of 192 kB, four in each of its files; and these bags."""
+    path = tmp_path_factory.mktemp("three") / "x.zarr"
+    spec = StoreSpec(n_features=64, dtype="uint8", n_labels=1, codec=request.param)
+    write_parts(path, spec, PARTS)
+    return path, np.concatenate([part.rows for part in PARTS])
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    way=st.sampled_from(["always", "1", "0"]),
+    ranges=st.lists(
+        st.tuples(st.integers(0, 11), st.integers(1, 8)).map(lambda r: (r[0], min(12, sum(r)))),
+        min_size=1,
+        max_size=5,
+    ),
+)
+def test_store__gives_the_same_bags_past_the_cache_and_through_it(
+    three_files, monkeypatch, way, ranges
+):
+    path, rows = three_files
+    monkeypatch.setenv("STREAMMIML_DIRECT", way)
+    for file in path.rglob("*"):
+        if file.is_file():
+            forget(file)
+    found = open_store(path).read_ranges(ranges)
+    for (start, stop), block in zip(ranges, found, strict=True):
+        np.testing.assert_array_equal(block.rows, rows[3000 * start : 3000 * stop])
+
+
+@pytest.mark.parametrize("way", ["always", "1", "0"])
+@pytest.mark.parametrize("harm", ["flip", "cut"])
+def test_store__refuses_damage_whichever_way_it_is_read(
+    three_files, tmp_path, monkeypatch, way, harm
+):
+    whole, _ = three_files
+    path = tmp_path / "x.zarr"
+    shutil.copytree(whole, path)
+    rows = sorted(file for file in (path / "rows").rglob("*") if file.stat().st_size > 100_000)
+    raw = bytearray(rows[-1].read_bytes())
+    at = len(raw) * 7 // 8
+    raw[at] ^= 4
+    rows[-1].write_bytes(raw if harm == "flip" else raw[:at])
+    monkeypatch.setenv("STREAMMIML_DIRECT", way)
+    store = open_store(path)
+    with pytest.raises(StoreError, match=rf"{rows[-1].name} .*; restore the file"):
+        store.read_ranges([(0, 2), (10, 12)])
+    assert len(store.read_ranges([(0, 2)])[0].rows) == 6000
