@@ -22,7 +22,7 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
 PAGE = 4096
-HOT_BYTES = 256 << 10
+HOT_BYTES = 2 << 20
 
 
 @_intrinsic  # type: ignore[untyped-decorator]

@@ -17,6 +17,7 @@ SHORTEST, LONGEST = 64 << 10, 8 << 20
 IDLE_BYTES = 8 << 20
 """More than this is not kept for later."""
 _UNIT = 64 << 10
+"""Sizes are rounded up to these, or to an eighth, so that one fits another's memory."""
 _LINE = 64
 
 _idle: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
@@ -45,7 +46,8 @@ def lent(n_bytes: int) -> NDArray[np.uint8]:
     global _kept
     if not SHORTEST <= n_bytes <= LONGEST:
         return np.empty(n_bytes, np.uint8)
-    size = -(-n_bytes // _UNIT) * _UNIT + 2 * _LINE
+    unit = max(_UNIT, 1 << n_bytes.bit_length() >> 4)
+    size = -(-n_bytes // unit) * unit + 2 * _LINE
     try:
         memory = _idle[size].pop()
         _kept -= size

@@ -59,8 +59,8 @@ def damaged(place: Place, key: str, what: str) -> StoreError:
     return StoreError(f"{place.name}/{key} {what}; restore the file or convert the source again")
 
 
-def landing(n_bytes: int, offset: int, *, past: bool = False) -> NDArray[np.uint8]:
-    """Fresh bytes on a cache line, to be filled from an offset of a file.
+def landing(n_bytes: int, offset: int, *, past: bool = False) -> tuple[NDArray[np.uint8], int]:
+    """Fresh bytes on a cache line, to be filled from an offset of a file, and their address.
 
     Some processors (Zen 3) copy at a tenth of their speed to an address that lies 1 to 31 bytes
     after the source within a page, and files begin on pages as large arrays nearly do. ``past``
@@ -74,7 +74,7 @@ def landing(n_bytes: int, offset: int, *, past: bool = False) -> NDArray[np.uint
         start += offset % _PAGE
     elif 0 < (address + start - offset) % _PAGE < 32:
         start += _LINE
-    return raw[start : start + n_bytes]
+    return raw[start : start + n_bytes], address + start
 
 
 def _compact(values: NDArray[Any]) -> NDArray[Any]:
@@ -314,33 +314,35 @@ class VerifiedArray:
             return None
         out, lines, files = [], [], []
         for each in found:
-            runs, offset = each.runs(), int(each.offsets[0])
-            ways = [self._way(run) for run in runs]
-            past = any(way is not None and way.past for way in ways)
+            runs = [(run, run.n_bytes) for run in each.runs()]
+            ways = [self._way(*run) for run in runs]
+            past = ways[0] is not None and ways[0].past
             # Pages of two files do not meet in the middle of one.
             if past and len(runs) > 1:
                 return None
-            raw = landing(sum(run.n_bytes for run in runs), offset, past=past)
-            address = raw.__array_interface__["data"][0]
+            n_bytes = sum([size for _, size in runs])
+            raw, address = landing(n_bytes, int(each.offsets[0]), past=past)
             out.append(raw)
-            for run, way in zip(runs, ways, strict=True):
-                if way is None:
+            for (run, size), way in zip(runs, ways, strict=True):
+                if way is None or way.past != past:
                     return None
-                place = int(run.offsets[0]), run.n_bytes, address, len(run.sizes), way.past
-                lines.append((way.descriptor, *place))
+                offset = int(run.offsets[0])
+                lines.append((way.descriptor, offset, size, address, len(run.sizes), past))
                 files.append(way.file)
-                address += run.n_bytes
-        sizes = np.concatenate([each.sizes for each in found])
-        crcs = np.concatenate([each.crcs for each in found])
+                address += size
+        sizes, crcs = found[0].sizes, found[0].crcs
+        if len(found) > 1:
+            sizes = np.concatenate([each.sizes for each in found])
+            crcs = np.concatenate([each.crcs for each in found])
         return out if _fetching().fetch(np.array(lines), sizes, crcs) < 0 else None
 
-    def _way(self, run: Found) -> _Way | None:
+    def _way(self, run: Found, n_bytes: int) -> _Way | None:
         """How a run is read; None where its file cannot be opened."""
         assert isinstance(self._place, LocalPlace), "asked before"
         file = self._place.opened(self._files[int(run.records["file"][0])][0])
         if file is None:
             return None
-        return _Way(file, *file.way(int(run.offsets[0]), run.n_bytes))
+        return _Way(file, *file.way(int(run.offsets[0]), n_bytes))
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
@@ -355,14 +357,14 @@ class VerifiedArray:
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
         found = self.table.find(start, stop)
-        if worth_compiling(int(found.sizes.sum())):
+        if worth_compiling((stop - start) * self.entry.width * self.dtype.itemsize):
             fetched = self._fetched([found])
             if fetched is not None:
                 first = int(found.records["first"][0])
                 return self._cut(fetched[0].view(self.dtype), first, start, stop)
         runs = found.runs()
         n_bytes = [run.n_bytes for run in runs]
-        out, at = landing(sum(n_bytes), int(found.offsets[0])), 0
+        (out, _), at = landing(sum(n_bytes), int(found.offsets[0])), 0
         for run, size in zip(runs, n_bytes, strict=True):
             self._fetch_run(run, out[at : at + size])
             at += size
@@ -403,7 +405,7 @@ class VerifiedArray:
         out = lent(n_values * self.dtype.itemsize).view(self.dtype)
         for run in found.runs():
             begin = int(run.offsets[0])
-            raw = landing(run.n_bytes, begin)
+            raw, _ = landing(run.n_bytes, begin)
             self._fetch_run(run, raw)
             end = done + int(run.records["elements"].sum()) * width
             records = [Record._make(each) for each in run.records.tolist()]
