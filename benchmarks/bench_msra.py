@@ -55,7 +55,7 @@ def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
 
 def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
     block = store.read(0, store.n_bags)
-    held_out = Holdout.of(SHARE, store.n_bags).bags()
+    held_out = Holdout.of(SHARE, store.n_bags).bags
     np.savez(
         folder / "bags.npz",
         rows=block.rows.reshape(store.n_bags, -1, store.n_features),  # type: ignore[union-attr]

@@ -194,7 +194,7 @@ class ModelConfig:
     """How features are scaled: auto, none, unit, standard, standard+unit or maxabs, with sqrt: or
     log1p: before it for counts."""
     fit_scaler: str = "64MiB"
-    """Rows that the scaler looks at: a size, taken as a seeded sample of blocks, or full."""
+    """Rows that the scaler looks at: a size as float32, taken as a seeded sample, or full."""
     lift: str = "none"
     """Features added in flight: fourier:N[:BANDWIDTH], context, or both with a comma."""
     rule: Rule = "dummy"

@@ -23,8 +23,8 @@ SHORT_BLOCK_BYTES = 64 << 10
 BATCH_BYTES = 4 << 20
 SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 4096
-# Chunk tables, index chunks and open buffers of a store, which do not grow with it.
-STORE_BYTES = 32 << 20
+# Chunk tables, index chunks, open buffers and memory on loan, which stop growing with a store.
+STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
 # What is fetched with a block: the rest of its first and last pieces.
 ALONG_BYTES = 64 << 10
 SPARSE_VALUE = 8
@@ -54,9 +54,8 @@ def row_bytes(store: Bags) -> float:
     return store.n_features * np.dtype(store.dtype).itemsize
 
 
-def bag_bytes(store: Bags, start: int, stop: int) -> NDArray[np.int64]:
-    """Bytes of each bag's rows in memory; only offsets are read."""
-    sizes = store.bag_sizes(start, stop)
+def bag_bytes(store: Bags, start: int, stop: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bytes of each bag's rows in memory; ``sizes`` are their rows."""
     if store.sparse:
         return store.bag_values(start, stop) * SPARSE_VALUE + 8 * sizes
     return sizes * int(row_bytes(store))
@@ -75,7 +74,8 @@ def largest_block(store: Bags, block_bags: int) -> int:
     """Bytes of the rows of the largest block; only offsets are read."""
     return max(
         int(np.add.reduceat(sizes, np.arange(0, len(sizes), block_bags)).max())
-        for sizes in (bag_bytes(store, *part) for part in stretches(store, block_bags))
+        for part in stretches(store, block_bags)
+        for sizes in (bag_bytes(store, *part, store.bag_sizes(*part)),)
     )
 
 
@@ -85,7 +85,8 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     Raises StreammimlError, with the setting that would fit, if it cannot be kept.
     """
     allowed = parse_size(config.memory)
-    fixed = {**fixed, "store": STORE_BYTES}
+    index = min(INDEX_BYTES, INDEX_BAG_BYTES * store.n_bags)
+    fixed = {**fixed, "store": STORE_BYTES + index}
     left = allowed - sum(fixed.values())
     bag = row_bytes(store) * store.n_rows / store.n_bags
     plan = _plan(store, config, SHORT_BLOCK_BYTES / bag)

@@ -30,8 +30,8 @@ class Holdout:
         """Hold out this share of the bags, or about 4096 of them if that is less."""
         limit = min(share, MOST_BAGS / n_bags) if share else 0.0
         found = cls(int(limit * 2**32), n_bags)
-        if share and not 0 < len(found.bags()) < n_bags:
-            left = "every bag" if len(found.bags()) else "no bag"
+        if share and not 0 < found.size < n_bags:
+            left = "every bag" if found.size else "no bag"
             raise StreammimlError(
                 f"validation {share} of {n_bags} bags holds out {left}; "
                 "give another share, --validation-store, or --validation 0"
@@ -59,13 +59,14 @@ class Holdout:
         found = mixed(bags, _KEY) >> np.uint64(32)
         return (found < np.uint64(self.limit)) & (found >= np.uint64(self.least))
 
-    @cached_property
+    @property
     def size(self) -> int:
-        """How many are held out; counted once, since every bag number must be looked at."""
-        return len(self.bags())
+        """How many are held out."""
+        return len(self.bags)
 
+    @cached_property
     def bags(self) -> NDArray[np.int64]:
-        """All bags held out, in order."""
+        """All bags held out, in order; found once, since every bag number must be looked at."""
         parts = (
             np.arange(start, min(start + 65536, self.n_bags))
             for start in range(0, self.n_bags, 65536)

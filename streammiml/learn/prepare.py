@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from streammiml.bags.store import Bags
-from streammiml.blocks.budget import Budget, fit, stretches
+from streammiml.blocks.budget import Budget, fit
 from streammiml.blocks.plan import Plan
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
@@ -13,7 +13,7 @@ from streammiml.learn.holdout import Holdout
 from streammiml.learn.state import state_bytes
 from streammiml.learn.validation import (
     Validation,
-    lifted_bytes,
+    largest_lifted,
     open_validation,
     steps_between_looks,
 )
@@ -49,8 +49,8 @@ def prepare(store: Bags, config: TrainConfig, holdout: Holdout | None = None) ->
     looks = open_validation(config, store, holdout)
     held_out, kept, lifted = looks.sizes(n_lifted) if looks is not None else (0, 0, 0)
     visits = visits_of(store, config.weights, holdout, config.seed)
-    for part in stretches(store):
-        lifted = max(lifted, int(lifted_bytes(store, *part, n_lifted).max()))
+    if looks is None or looks.store is not store:
+        lifted = max(lifted, largest_lifted(store, n_lifted))
     fixed = {
         "weights": state_bytes(config, n_lifted, store.n_labels),
         # The frequencies, and the numbers from which they are made.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import SparseRows
 from streammiml.bags.store import Bags, open_store
+from streammiml.blocks.budget import row_bytes
 from streammiml.blocks.plan import permuted
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
@@ -42,6 +43,8 @@ from streammiml.learn.sweeping import Sweeper
 from streammiml.learn.usual import FOLDS, epochs_of, fold_settings, is_folded, resolved
 from streammiml.learn.validation import NothingRanked
 from streammiml.model import LabelRule, LiftArrays, Model
+
+STRETCH_BYTES = 1 << 20
 
 
 class Stopped(Exception):
@@ -282,32 +285,35 @@ class _Training:
         return {"fingerprint": self._store.fingerprint, "seed": self._config.seed}
 
     def _fitted(self) -> Fit:
-        """Fit scaler and lift on training bags: a seeded sample of blocks, or all of them."""
+        """Fit scaler and lift on training bags: a seeded sample of stretches, or all of them."""
         config, store = self._config, self._store
-        plan = replace(self._plan, n_bags=store.n_bags)
         scale, lift = ScaleSpec.parse(config.scale), LiftSpec.parse(config.lift)
         fit = ScalerFit(store.n_features, scale, lift, seed=config.seed, sparse=store.sparse)
-        blocks = np.arange(plan.n_blocks)
+        # Whole blocks, and as many as a disk reads at once: blocks of tiny bags are short.
+        bags = self._plan.block_bags
+        block_bytes = row_bytes(store) * store.n_rows / store.n_bags * bags
+        bags *= max(1, int(STRETCH_BYTES / block_bytes))
+        parts = np.arange(-(-store.n_bags // bags))
         limit = float("inf")
         if config.fit_scaler != "full":
             limit = parse_size(config.fit_scaler, option="fit_scaler")
-            blocks = permuted(blocks, plan.n_blocks, config.seed, 0x5CA1E)
+            parts = permuted(parts, len(parts), config.seed, 0x5CA1E)
         everything = needs_rows(scale, lift)
 
-        def read(block: int) -> NDArray[Any] | SparseRows:
-            start, stop = plan.bags_of(block)
+        def read(part: int) -> NDArray[Any] | SparseRows:
+            start, stop = part * bags, min((part + 1) * bags, store.n_bags)
             kept = np.flatnonzero(~self._visits.holdout.chosen(np.arange(start, stop)))
-            return store.read(start, stop).take(kept).rows
+            return store.read(start, stop, row_labels=False).take(kept).rows
 
         seen = 0
-        with ReadAhead(read, blocks.tolist(), depth=2, deadline=self._read.deadline) as ahead:
+        with ReadAhead(read, parts.tolist(), depth=2, deadline=self._read.deadline) as ahead:
             for rows in ahead:
                 if isinstance(rows, np.ndarray):
                     fit.update_dense(rows)
-                    seen += rows.nbytes
+                    seen += 4 * rows.size
                 else:
                     fit.update_sparse(len(rows), rows.columns, rows.values)
-                    seen += rows.values.nbytes + rows.columns.nbytes
+                    seen += 8 * len(rows.values)
                 if seen >= limit or (fit.n_nonzero and not everything):
                     break
         found = fit.finish()

@@ -43,18 +43,18 @@ class Validation:
         return self.store.name
 
     def sizes(self, n_lifted: int) -> tuple[int, int, int]:
-        """Rows of all of them, bytes held, and bytes of the largest once lifted.
+        """Rows of all of them, bytes held, and bytes of the store's largest bag once lifted.
 
         Only offsets are read.
         """
         rows = n_bytes = largest = 0
         for start, stop in stretches(self.store):
+            sizes = self.store.bag_sizes(start, stop)
             here = self.bags[slice(*np.searchsorted(self.bags, (start, stop)))] - start
-            if len(here):
-                rows += int(self.store.bag_sizes(start, stop)[here].sum())
-                n_bytes += int(bag_bytes(self.store, start, stop)[here].sum())
-                lifted = lifted_bytes(self.store, start, stop, n_lifted)[here]
-                largest = max(largest, int(lifted.max()))
+            rows += int(sizes[here].sum())
+            n_bytes += int(bag_bytes(self.store, start, stop, sizes)[here].sum())
+            lifted = lifted_bytes(self.store, start, stop, n_lifted, sizes)
+            largest = max(largest, int(lifted.max()))
         return rows, n_bytes + SCORED_AT_ONCE * self.store.n_labels * 16, largest
 
     def check_ranked(self) -> None:
@@ -91,9 +91,18 @@ class Validation:
             yield from ahead
 
 
-def lifted_bytes(store: Bags, start: int, stop: int, n_lifted: int) -> NDArray[np.int64]:
-    """Bytes of each bag's rows once they are lifted; only offsets are read."""
-    sizes = store.bag_sizes(start, stop)
+def largest_lifted(store: Bags, n_lifted: int) -> int:
+    """Bytes of the largest bag once it is lifted; only offsets are read."""
+    return max(
+        int(lifted_bytes(store, *part, n_lifted, store.bag_sizes(*part)).max())
+        for part in stretches(store)
+    )
+
+
+def lifted_bytes(
+    store: Bags, start: int, stop: int, n_lifted: int, sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Bytes of each bag's rows once they are lifted; ``sizes`` are their rows."""
     if store.sparse:
         # Of each value, and of the constant of each row, a column and a number; and offsets.
         return 8 * (store.bag_values(start, stop) + sizes) + 8 * sizes
@@ -103,11 +112,11 @@ def lifted_bytes(store: Bags, start: int, stop: int, n_lifted: int) -> NDArray[n
 def open_validation(config: TrainConfig, store: Bags, holdout: Holdout) -> Validation | None:
     """What early stopping will look at; None if at nothing."""
     if config.validation_store is None:
-        found = Validation(store, holdout.bags()) if config.validation else None
+        found = Validation(store, holdout.bags) if config.validation else None
     else:
         other = open_store(config.validation_store.split(","))
         _check_alike(other, store, LiftSpec.parse(config.lift))
-        found = Validation(other, Holdout.of_all(other.n_bags).bags())
+        found = Validation(other, Holdout.of_all(other.n_bags).bags)
     if found is not None:
         found.check_ranked()
     return found

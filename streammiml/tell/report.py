@@ -191,7 +191,7 @@ def _own_bags(record: RunRecord) -> tuple[Bags, str] | str:
             f"{store.fingerprint} and not {wanted}. {way_out}"
         )
     held = Holdout.of_all(store.n_bags) if apart is not None else Holdout.of(share, store.n_bags)
-    view = store.view(held.bags())
+    view = store.view(held.bags)
     return view, (
         f"The {view.n_bags:,} bags of {store.name} that were held out. Early stopping chose the "
         "model by their ranking loss, so it flatters slightly; bags of another store (--store) "

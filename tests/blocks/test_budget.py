@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
-from streammiml.blocks.budget import STORE_BYTES, bag_bytes, fit, largest_block, row_bytes
+from streammiml.blocks.budget import (
+    INDEX_BAG_BYTES,
+    STORE_BYTES,
+    bag_bytes,
+    fit,
+    largest_block,
+    row_bytes,
+)
 from streammiml.blocks.plan import Plan
 from streammiml.config import TrainConfig, parse_size
 from streammiml.errors import StreammimlError
@@ -66,7 +73,11 @@ def test_largest_block__of_sparse_rows_is_the_one_with_most_values(
     ]
     assert largest_block(store, block_bags) == max(sizes)
     read = store.read(100, 110)
-    assert bag_bytes(store, 100, 110).sum() >= read.rows.values.nbytes + read.rows.columns.nbytes
+    sizes = store.bag_sizes(100, 110)
+    assert (
+        bag_bytes(store, 100, 110, sizes).sum()
+        >= read.rows.values.nbytes + read.rows.columns.nbytes
+    )
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4000), ("float16", 2000), ("uint8", 1000)])
@@ -101,7 +112,7 @@ def test_fit__is_within_memory_or_refused_with_one_that_is(mib, block_bags, orde
         assert found.allowed == parse_size(needed[1])
     assert found.total <= found.allowed
     assert found.held["weights"] == 1 << 20
-    assert found.held["store"] == STORE_BYTES
+    assert found.held["store"] == STORE_BYTES + INDEX_BAG_BYTES * store.n_bags
 
 
 @given(st.integers(30, 300), st.integers(2, 2000), st.integers(1, 32))

@@ -86,7 +86,7 @@ def test_train__what_is_returned_is_what_is_saved_and_a_folder_changes_nothing(m
 def test_train__learns(made):
     model = train(made(), small(epochs=20))
     start = train(made(), small(max_steps=1))
-    holdout = Holdout.of(0.1, N_BAGS).bags()
+    holdout = Holdout.of(0.1, N_BAGS).bags
     seen = {}
     for name, each in (("trained", model), ("start", start)):
         rows = made().read_bags(holdout)
@@ -146,7 +146,7 @@ def test_resume__after_any_number_of_steps_ends_in_the_same_bytes(kind, made, wh
     store, run = made(**stored), tmp_path / "run"
     rng = np.random.default_rng(len(kind))
     # The step of a look, the last of an epoch, the first of all, and any.
-    stops = sorted({1, 90, N_BAGS - len(Holdout.of(0.1, N_BAGS).bags()), *rng.integers(1, 700, 3)})
+    stops = sorted({1, 90, N_BAGS - len(Holdout.of(0.1, N_BAGS).bags), *rng.integers(1, 700, 3)})
     for stop in stops:
         train(store, small(**changes, max_steps=int(stop)), run=run, resume=True)
     train(store, small(**changes, max_steps=10**9), run=run, resume=True)
@@ -384,14 +384,14 @@ def test_resume__control_any_part_of_the_state_that_is_lost_shows(made, whole, t
 @pytest.mark.parametrize("validation", [0.0, 0.1])
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_train__an_epoch_is_one_step_for_each_training_bag(order, validation, epochs, made):
-    held_out = len(Holdout.of(validation, N_BAGS).bags())
+    held_out = len(Holdout.of(validation, N_BAGS).bags)
     model = train(made(), small(order=order, validation=validation, epochs=epochs))
     assert model.provenance["steps"] == epochs * (N_BAGS - held_out)
 
 
 @pytest.mark.parametrize("order", ["blocks", "full", "uniform"])
 def test_train__no_step_is_made_on_a_bag_held_out(order, made, monkeypatch):
-    held_out = set(Holdout.of(0.1, N_BAGS).bags().tolist())
+    held_out = set(Holdout.of(0.1, N_BAGS).bags.tolist())
     seen, real = [], trainer.Stream.__iter__
 
     def watched(self):
@@ -463,7 +463,7 @@ def test_validation__of_0_looks_at_nothing_and_returns_the_end(made, tmp_path):
 
 def test_validation__the_loss_is_that_of_the_model_which_is_returned(made, tmp_path):
     model = train(made(), small(), run=tmp_path / "run")
-    bags = made().read_bags(Holdout.of(0.1, N_BAGS).bags())
+    bags = made().read_bags(Holdout.of(0.1, N_BAGS).bags)
     best = min(line[2] for line in history(tmp_path / "run"))
     assert loss_of(model, bags) == pytest.approx(best, abs=1e-6)
 

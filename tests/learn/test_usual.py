@@ -64,7 +64,7 @@ def test_folds__are_not_for_very_few_bags_nor_for_many(n_bags):
 
 @given(n_bags=st.integers(40, 5000))
 def test_of_fold__every_bag_is_in_one_fold(n_bags):
-    folds = [Holdout.of_fold(fold, FOLDS, n_bags).bags().tolist() for fold in range(FOLDS)]
+    folds = [Holdout.of_fold(fold, FOLDS, n_bags).bags.tolist() for fold in range(FOLDS)]
     assert sorted(bag for fold in folds for bag in fold) == list(range(n_bags))
 
 

@@ -133,7 +133,7 @@ def test_train__no_copy_of_a_bag_held_out_is_visited(order, names, monkeypatch):
     monkeypatch.setattr(trainer.Stream, "__iter__", watched)
     train(names, TrainConfig(**SMALL, weights="3,1.5,1", order=order, validation=0.1))
     store = open_store(names)
-    held_out = store.read_bags(Holdout.of(0.1, store.n_bags).bags())
+    held_out = store.read_bags(Holdout.of(0.1, store.n_bags).bags)
     assert not set(seen) & {held_out.rows_of(i).tobytes() for i in range(len(held_out))}
 
 
