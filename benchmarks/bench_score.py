@@ -33,7 +33,8 @@ from threadpoolctl import threadpool_limits
 from benchmarks.bench_kernel import dense_corpus, named
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.bags.writer import BagWriter
 from streammiml.measure.evaluate import LEAST_BYTES, combined, evaluate, measure_piece
 from streammiml.measure.pieces import pieces

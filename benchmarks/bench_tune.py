@@ -24,7 +24,7 @@ from scipy.io import loadmat
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.bags.writer import BagWriter
 from streammiml.config import TrainConfig
 from streammiml.search.tune import tune

@@ -26,7 +26,8 @@ from pyarrow import csv
 from streammiml.bags.audit import scan_bags
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.place import free_bytes, sync_folder
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
 from streammiml_tools.choosing import shaped
 

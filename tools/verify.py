@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from streammiml.bags.audit import digests_of, scan_bags
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import clean
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
 from streammiml.verbs.verify import verify as verify_files
 from streammiml_tools.choosing import shaped

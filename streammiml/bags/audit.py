@@ -11,7 +11,8 @@ from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.chunks import tried_twice
 from streammiml.bags.layout import RECORD, table_key
 from streammiml.bags.place import Place
-from streammiml.bags.store import Bags, BagStore, metadata_problem
+from streammiml.bags.store import BagStore, metadata_problem
+from streammiml.bags.views import Bags
 from streammiml.digest import U64, Fingerprint, bag_digests
 from streammiml.errors import StoreError
 

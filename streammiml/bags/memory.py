@@ -12,7 +12,7 @@ from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.layout import ROW_DTYPES
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.digest import Fingerprint
 
 I64 = NDArray[np.int64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.store import SCAN_BAGS, Bags
+from streammiml.bags.views import SCAN_BAGS, Bags
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.stream import ReadSettings, blocks_held
 from streammiml.config import TrainConfig, format_size, parse_size

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.blocks.mixing import LEFT_OUT, NUMBER, Calendar, Group, group_of, laid_out
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead

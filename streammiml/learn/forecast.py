@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
 from streammiml.kernel.score import score_block

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from streammiml.bags.store import Bags, JoinedStore
+from streammiml.bags.views import Bags, JoinedStore
 from streammiml.learn.progress import Progress
 from streammiml.model import write_whole
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.blocks.budget import Budget, fit
 from streammiml.blocks.plan import Plan
 from streammiml.config import LiftSpec, TrainConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift, lift_width

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import SparseRows
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
 from streammiml.blocks.plan import permuted
 from streammiml.blocks.prefetch import ReadAhead

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.blocks.budget import bag_bytes, stretches
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.config import LiftSpec, TrainConfig

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.offsets import from_sizes
-from streammiml.bags.store import Bags, JoinedStore
+from streammiml.bags.views import Bags, JoinedStore
 from streammiml.blocks.plan import mixed
 from streammiml.config import parse_weights
 from streammiml.errors import StreammimlError

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.cluster import open_pool
 from streammiml.config import parse_size
 from streammiml.errors import StreammimlError

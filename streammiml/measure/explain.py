@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole, parse_size
 from streammiml.measure.concepts import Concepts, concepts_of_part

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.measure.outcome import Predictions
 from streammiml.measure.pieces import Piece, store_bytes
 from streammiml.measure.scored import scored_blocks

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import SCAN_BAGS, Bags, BagStore, JoinedStore, StoreView, open_store
+from streammiml.bags.store import BagStore, open_store
+from streammiml.bags.views import SCAN_BAGS, Bags, JoinedStore, StoreView
 from streammiml.blocks.budget import row_bytes
 from streammiml.errors import StoreError
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.offsets import from_sizes
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole, parse_size
 from streammiml.errors import StreammimlError, unknown

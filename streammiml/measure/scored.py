@@ -10,7 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
 from streammiml.measure.metric import ScoredBlock

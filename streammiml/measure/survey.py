@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.cluster import open_pool
 from streammiml.config import parse_size
 from streammiml.kernel.score import Scores

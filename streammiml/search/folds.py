@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.store import Bags, StoreView
+from streammiml.bags.views import Bags, StoreView
 from streammiml.blocks.plan import mixed
 from streammiml.errors import StreammimlError
 

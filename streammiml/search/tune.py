@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streammiml.bags.memory import MemoryBags
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.measure.concepts import Concepts
 from streammiml.measure.predict import predict_bags
 from streammiml.model import Model

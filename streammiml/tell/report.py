@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from streammiml.bags.store import Bags, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
 from streammiml.learn.holdout import Holdout
 from streammiml.measure.registry import METRICS

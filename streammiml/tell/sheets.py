@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.measure.predict import predict_bags
 from streammiml.model import Model, write_whole
 

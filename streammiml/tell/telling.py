@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig, format_size
 from streammiml.measure.survey import Survey
 from streammiml.tell.charts import Histogram

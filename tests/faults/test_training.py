@@ -17,7 +17,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from streammiml.bags.store import Bags, BagStore
+from streammiml.bags.store import BagStore
+from streammiml.bags.views import Bags
 from streammiml.blocks import budget
 from streammiml.blocks.stream import ReadSettings
 from streammiml.config import TrainConfig

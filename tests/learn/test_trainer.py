@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.bags.offsets import from_sizes
-from streammiml.bags.store import JoinedStore
+from streammiml.bags.views import JoinedStore
 from streammiml.blocks import budget
 from streammiml.blocks.stream import ReadSettings
 from streammiml.config import TrainConfig

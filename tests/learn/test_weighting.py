@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.bags.store import JoinedStore, open_store
+from streammiml.bags.store import open_store
+from streammiml.bags.views import JoinedStore
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn import trainer

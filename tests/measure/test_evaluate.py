@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import streammiml as sm
 from streammiml import cluster
 from streammiml.bags.block import BagBlock
-from streammiml.bags.store import JoinedStore
+from streammiml.bags.views import JoinedStore
 from streammiml.errors import StreammimlError
 from streammiml.measure import evaluate as module
 from streammiml.measure.evaluate import combined, evaluate, measured, scored

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.store import Bags
+from streammiml.bags.views import Bags
 
 
 def arrays_of(block: BagBlock, **more) -> dict[str, np.ndarray]:

@@ -14,7 +14,8 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.layout import BACKENDS, MANIFEST
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.place import SCHEMES
-from streammiml.bags.store import Bags, BagStore, JoinedStore, open_store
+from streammiml.bags.store import BagStore, open_store
+from streammiml.bags.views import Bags, JoinedStore
 from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.labelling import places_of
 

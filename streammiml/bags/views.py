@@ -1,0 +1,360 @@
+"""Bags by range or by number, whatever holds them; several stores as one; views without copies."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.chunks import Ranges
+from streammiml.bags.offsets import from_sizes, gather, runs
+from streammiml.errors import StoreError
+from streammiml.notebook import listed, table_html
+
+I64 = NDArray[np.int64]
+# Bags between two wanted ones that are read along rather than skipped: a second read costs more.
+GAP_BAGS = 8
+SCAN_BAGS = 65536
+SCAN_GAP = 1024
+
+
+class Bags(ABC):
+    """Bags that can be read by range or by number: a store, several stores, or a view."""
+
+    name: str
+    n_bags: int
+    n_features: int
+    n_labels: int
+    dtype: str
+    sparse: bool
+    label_names: list[str] | None
+    feature_names: list[str] | None
+    has_row_labels: bool
+    has_bag_ids: bool
+    fingerprint: str
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """Rows of all bags."""
+
+    @property
+    @abstractmethod
+    def n_label_entries(self) -> int:
+        """Labels of all bags, added up."""
+
+    @property
+    @abstractmethod
+    def n_values(self) -> int:
+        """Stored values of all rows; of a view of sparse rows, about."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+        """Read bags ``start`` to ``stop`` in one pass over their chunks.
+
+        Rows come back in storage order; an empty range gives an empty block. Row labels, where
+        there are any, come along unless they are not wanted. A chunk that is missing or fails its
+        checksum raises StoreError, naming the file.
+        """
+
+    def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
+        """What :meth:`read` gives for each range, without row labels; stores read them together."""
+        return [self.read(*each, row_labels=False) for each in ranges]
+
+    @abstractmethod
+    def bag_sizes(self, start: int, stop: int) -> I64:
+        """Rows of each bag, without reading rows."""
+
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag: all of dense rows, some of sparse; a store reads none."""
+        if not self.sparse:
+            return self.bag_sizes(start, stop) * self.n_features
+        block = self.read(start, stop)
+        assert isinstance(block.rows, SparseRows), "sparse bags have sparse rows"
+        return np.diff(block.rows.offsets[block.bag_offsets])
+
+    @abstractmethod
+    def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
+        """Label offsets (beginning with 0) and label indices, without reading rows."""
+
+    @abstractmethod
+    def bag_ids(self, start: int, stop: int) -> list[str]:
+        """Names of bags; their numbers as text where the store has none."""
+
+    def __len__(self) -> int:
+        return self.n_bags
+
+    def __repr__(self) -> str:
+        kind = f"sparse {self.dtype}" if self.sparse else self.dtype
+        return (
+            f"<{type(self).__name__} {self.name}: {self.n_bags:,} bags, {self.n_rows:,} rows of "
+            f"{self.n_features:,} features ({kind}), {self.n_labels:,} labels>"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        kind = f"sparse {self.dtype}" if self.sparse else self.dtype
+        facts = {
+            "bags": f"{self.n_bags:,}",
+            "rows": f"{self.n_rows:,}",
+            "features": f"{self.n_features:,} ({kind})",
+            "labels": f"{self.n_labels:,}",
+            "names": listed(self.label_names),
+        }
+        return table_html(self.name, facts)
+
+    def read_bags(self, indices: ArrayLike, *, row_labels: bool = True) -> BagBlock:
+        """Read bags by number, in the order given; a number may come twice."""
+        wanted = _numbers(indices)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_bags):
+            raise StoreError(
+                f"{self.name} has bags 0 to {self.n_bags - 1}, asked for "
+                f"{wanted.min()} to {wanted.max()}"
+            )
+        unique, back = np.unique(wanted, return_inverse=True)
+        parts = []
+        for start, stop in runs(unique, gap=GAP_BAGS):
+            block = self.read(start, stop, row_labels=row_labels)
+            here = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
+            parts.append(block if len(here) == len(block) else block.take(here - start))
+        if not parts:
+            return self.read(0, 0, row_labels=row_labels)
+        whole = BagBlock.join(parts)
+        in_order = len(back) == len(unique) and bool((np.diff(back) == 1).all())
+        return whole if in_order else whole.take(back)
+
+    def view(self, bags: slice | ArrayLike) -> StoreView:
+        """These bags only, by range or by number, without copying."""
+        if isinstance(bags, slice):
+            return StoreView(self, np.arange(self.n_bags, dtype=np.int64)[bags])
+        chosen = np.asarray(bags)
+        if chosen.dtype == bool:
+            if len(chosen) != self.n_bags:
+                raise StoreError(
+                    f"{self.name} has {self.n_bags} bags, the mask of a view has {len(chosen)}"
+                )
+            chosen = np.flatnonzero(chosen)
+        return StoreView(self, _numbers(chosen))
+
+    def with_label(self, label: int | str) -> StoreView:
+        """Bags that carry a label, by number or name, without copying."""
+        number = self.label_number(label)
+        found = []
+        for start in range(0, self.n_bags, SCAN_BAGS):
+            stop = min(start + SCAN_BAGS, self.n_bags)
+            offsets, labels = self.labels(start, stop)
+            places = np.flatnonzero(labels == number)
+            found.append(start + np.searchsorted(offsets, places, "right") - 1)
+        return self.view(np.concatenate(found) if found else np.empty(0, np.int64))
+
+    def label_number(self, label: int | str) -> int:
+        """Number of a label, which may be given by name."""
+        names = self.label_names or []
+        if isinstance(label, str) and label in names:
+            return names.index(label)
+        if isinstance(label, str) or not 0 <= label < self.n_labels:
+            known = ", ".join(names[:20]) if names else f"0 to {self.n_labels - 1}"
+            raise StoreError(f"{self.name} has no label {label!r}; known: {known}")
+        return int(label)
+
+    def blocks(self, n_bags: int) -> Iterator[BagBlock]:
+        """All bags in order, ``n_bags`` at a time."""
+        for start in range(0, self.n_bags, n_bags):
+            yield self.read(start, min(start + n_bags, self.n_bags))
+
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.n_bags:
+            raise StoreError(
+                f"{self.name} has bags 0 to {self.n_bags}, asked for {start} to {stop}"
+            )
+
+
+class JoinedStore(Bags):
+    """Several stores as one, bags in the order of the stores."""
+
+    def __init__(self, stores: Sequence[Bags]) -> None:
+        first = stores[0]
+        for other in stores[1:]:
+            for what in ("n_features", "n_labels", "dtype", "sparse", "label_names"):
+                mine, theirs = getattr(first, what), getattr(other, what)
+                if mine != theirs:
+                    raise StoreError(
+                        f"{first.name} and {other.name} cannot be read as one: {what} is "
+                        f"{_short(mine)} and {_short(theirs)}"
+                    )
+        self.stores = list(stores)
+        self.name = " + ".join(store.name for store in stores)
+        self._starts = from_sizes([store.n_bags for store in stores])
+        self.n_bags = int(self._starts[-1])
+        self.n_features, self.n_labels = first.n_features, first.n_labels
+        self.dtype, self.sparse = first.dtype, first.sparse
+        self.label_names, self.feature_names = first.label_names, first.feature_names
+        self.has_row_labels = all(store.has_row_labels for store in stores)
+        self.has_bag_ids = all(store.has_bag_ids for store in stores)
+        self.fingerprint = _derived("join", *(store.fingerprint for store in stores))
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all bags."""
+        return sum(store.n_rows for store in self.stores)
+
+    @property
+    def n_label_entries(self) -> int:
+        """Labels of all bags, added up."""
+        return sum(store.n_label_entries for store in self.stores)
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of all rows."""
+        return sum(store.n_values for store in self.stores)
+
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+        """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
+        wanted = self.has_row_labels and row_labels
+        pieces = self._pieces(start, stop)
+        blocks = [store.read(a, b, row_labels=wanted) for store, a, b in pieces]
+        if not wanted:
+            blocks = [replace(block, row_labels=None) for block in blocks]
+        return BagBlock.join(blocks)
+
+    def bag_sizes(self, start: int, stop: int) -> I64:
+        """Rows of each bag, without reading rows."""
+        return np.concatenate([s.bag_sizes(a, b) for s, a, b in self._pieces(start, stop)])
+
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag, without reading them."""
+        return np.concatenate([s.bag_values(a, b) for s, a, b in self._pieces(start, stop)])
+
+    def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
+        """Label offsets (beginning with 0) and label indices, without reading rows."""
+        parts = [store.labels(a, b) for store, a, b in self._pieces(start, stop)]
+        sizes = np.concatenate([np.diff(offsets) for offsets, _ in parts])
+        return from_sizes(sizes), np.concatenate([labels for _, labels in parts])
+
+    def bag_ids(self, start: int, stop: int) -> list[str]:
+        """Names of bags; their numbers as text where a store has none."""
+        self._check_range(start, stop)
+        if not self.has_bag_ids:
+            return [str(i) for i in range(start, stop)]
+        return [name for s, a, b in self._pieces(start, stop) for name in s.bag_ids(a, b)]
+
+    def _pieces(self, start: int, stop: int) -> list[tuple[Bags, int, int]]:
+        self._check_range(start, stop)
+        begins, ends = self._starts[:-1], self._starts[1:]
+        pieces = [
+            (store, max(start - int(a), 0), min(stop, int(b)) - int(a))
+            for store, a, b in zip(self.stores, begins, ends, strict=True)
+            if start < b and stop > a
+        ]
+        return pieces or [(self.stores[0], 0, 0)]
+
+
+class StoreView(Bags):
+    """Some bags of another store, in a given order."""
+
+    def __init__(self, base: Bags, indices: I64) -> None:
+        if len(indices) and not (indices.min() >= 0 and indices.max() < base.n_bags):
+            raise StoreError(
+                f"{base.name} has bags 0 to {base.n_bags - 1}, a view asks for "
+                f"{indices.min()} to {indices.max()}"
+            )
+        self.base, self.indices = base, indices
+        self.name, self.n_bags = f"view of {base.name}", len(indices)
+        self.n_features, self.n_labels = base.n_features, base.n_labels
+        self.dtype, self.sparse = base.dtype, base.sparse
+        self.label_names, self.feature_names = base.label_names, base.feature_names
+        self.has_row_labels, self.has_bag_ids = base.has_row_labels, base.has_bag_ids
+        self.fingerprint = _derived("view", base.fingerprint, indices.astype("<i8").tobytes())
+
+    @cached_property
+    def n_rows(self) -> int:
+        """Rows of all bags."""
+        return int(self.bag_sizes(0, self.n_bags).sum())
+
+    @cached_property
+    def n_label_entries(self) -> int:
+        """Labels of all bags, added up."""
+        return int(self.labels(0, self.n_bags)[0][-1])
+
+    @property
+    def n_values(self) -> int:
+        """Stored values of all rows, as if all rows of the store had equally many."""
+        return round(self.base.n_values * self.n_rows / max(self.base.n_rows, 1))
+
+    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+        """Read bags ``start`` to ``stop`` of the view; see :meth:`Bags.read`."""
+        self._check_range(start, stop)
+        return self.base.read_bags(self.indices[start:stop], row_labels=row_labels)
+
+    def bag_sizes(self, start: int, stop: int) -> I64:
+        """Rows of each bag, without reading rows."""
+        self._check_range(start, stop)
+        wanted = self.indices[start:stop]
+        out = np.empty(len(wanted), np.int64)
+        for here, a, b in self._runs(wanted):
+            out[here] = self.base.bag_sizes(a, b)[wanted[here] - a]
+        return out
+
+    def bag_values(self, start: int, stop: int) -> I64:
+        """Stored values of each bag, without reading them."""
+        self._check_range(start, stop)
+        wanted = self.indices[start:stop]
+        out = np.empty(len(wanted), np.int64)
+        for here, a, b in self._runs(wanted):
+            out[here] = self.base.bag_values(a, b)[wanted[here] - a]
+        return out
+
+    def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
+        """Label offsets (beginning with 0) and label indices, without reading rows."""
+        self._check_range(start, stop)
+        wanted = self.indices[start:stop]
+        sizes, order = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.int64)
+        found, at = [np.empty(0, np.int32)], 0
+        for here, a, b in self._runs(wanted):
+            offsets, labels = self.base.labels(a, b)
+            ends, places = gather(offsets, wanted[here] - a)
+            sizes[here], order[here] = np.diff(ends), at + np.arange(len(here))
+            found.append(labels[places])
+            at += len(here)
+        in_runs = np.empty(len(wanted), np.int64)
+        in_runs[order] = sizes
+        offsets, places = gather(from_sizes(in_runs), order)
+        return offsets, np.concatenate(found)[places]
+
+    @staticmethod
+    def _runs(wanted: I64) -> Iterator[tuple[I64, int, int]]:
+        """Places in ``wanted`` whose bags lie close together, and the range that covers them."""
+        order = np.argsort(wanted, kind="stable")
+        ordered = wanted[order]
+        for a, b in runs(np.unique(ordered), gap=SCAN_GAP):
+            yield order[np.searchsorted(ordered, a) : np.searchsorted(ordered, b)], a, b
+
+    def bag_ids(self, start: int, stop: int) -> list[str]:
+        """Names of bags; their numbers in the store behind the view where it has none."""
+        self._check_range(start, stop)
+        return [self.base.bag_ids(i, i + 1)[0] for i in self.indices[start:stop].tolist()]
+
+
+def _derived(*parts: str | bytes) -> str:
+    """A fingerprint for what is made of other stores."""
+    raw = b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
+
+
+def _numbers(indices: ArrayLike) -> I64:
+    """Numbers of bags, which no fraction can be."""
+    found = np.asarray(indices).reshape(-1)
+    if len(found) and found.dtype.kind not in "iu":
+        raise StoreError(f"bags are asked for by number, got {found.dtype}")
+    return found.astype(np.int64)
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) < 60 else f"{text[:57]}..."
