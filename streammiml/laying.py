@@ -19,7 +19,6 @@ from streammiml.jit import njit
 from streammiml.loans import lent
 
 I64 = NDArray[np.int64]
-U64 = NDArray[np.uint64]
 _NONE = -1
 
 
@@ -55,7 +54,8 @@ def _copy(_: Any, target: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
 
 @njit
 def _lay(sources: I64, sizes: I64, out: NDArray[np.uint8]) -> None:
-    at = out.ctypes.data
+    # As an integer with a sign: an address plus a size would be a float.
+    at = np.int64(out.ctypes.data)
     for i in range(len(sources)):
         _copy(at, sources[i], sizes[i])
         at += sizes[i]

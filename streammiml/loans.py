@@ -36,9 +36,22 @@ class _Loan:
     def __del__(self) -> None:
         global _kept
         # Not exact where threads meet, and need not be: it says what is kept, not what is lent.
+        size = len(self._memory)
+        if _kept >= IDLE_BYTES:
+            _drop_another(size)
         if _kept < IDLE_BYTES:
-            _kept += len(self._memory)
-            _idle[len(self._memory)].append(self._memory)
+            _kept += size
+            _idle[size].append(self._memory)
+
+
+def _drop_another(size: int) -> None:
+    """Let memory of another size go: what came back last is what will be asked for."""
+    global _kept
+    for other, arrays in list(_idle.items()):
+        if other != size and arrays:
+            arrays.pop()
+            _kept -= other
+            return
 
 
 def lent(n_bytes: int) -> NDArray[np.uint8]:
@@ -47,7 +60,8 @@ def lent(n_bytes: int) -> NDArray[np.uint8]:
     if not SHORTEST <= n_bytes <= LONGEST:
         return np.empty(n_bytes, np.uint8)
     unit = max(_UNIT, 1 << n_bytes.bit_length() >> 4)
-    size = -(-n_bytes // unit) * unit + 2 * _LINE
+    # Most ask for a round number and two lines.
+    size = -(-(n_bytes - 2 * _LINE) // unit) * unit + 2 * _LINE
     try:
         memory = _idle[size].pop()
         _kept -= size

@@ -68,3 +68,15 @@ def test_lent__keeps_no_more_than_it_may():
     gc.collect()
     kept = sum(memory.nbytes for of in loans._idle.values() for memory in of)
     assert loans.IDLE_BYTES <= kept <= loans.IDLE_BYTES + loans.LONGEST + 65536
+
+
+def test_lent__memory_of_sizes_no_longer_wanted_makes_room():
+    old = [lent(1 << 20) for _ in range(9)]
+    del old
+    gc.collect()
+    where = set()
+    for _ in range(20):
+        array = lent(300_000)
+        where.add(array.ctypes.data)
+        del array
+    assert len(where) == 1

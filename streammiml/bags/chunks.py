@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from itertools import accumulate, pairwise
@@ -49,6 +49,10 @@ TABLE_PAGES = 64
 CACHED_PIECES = 256
 CACHED_BYTES = 4 << 20
 SCANNED_PIECES = 8
+TOGETHER_BYTES = 8 << 20
+"""What is fetched at once, about."""
+ALONG_BYTES = 64 << 10
+"""Of what is fetched with a range, so much may be held as long as the range is."""
 _LINE, _PAGE = 64, 4096
 # What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, zlib.error)
@@ -232,10 +236,6 @@ class ChunkTable:
             parts.append(page.records[: int(firsts.searchsorted(stop))])
         return Found.of(np.concatenate(parts))
 
-    def covering(self, start: int, stop: int) -> list[Record]:
-        """What :meth:`find` gives, each by name."""
-        return [Record._make(each) for each in self.find(start, stop).records.tolist()]
-
 
 class VerifiedArray:
     """Elements of one array by range; a damaged or missing chunk raises StoreError."""
@@ -282,16 +282,35 @@ class VerifiedArray:
             return None
         if not ranges:
             return []
-        found = [self.table.find(*each) for each in ranges]
-        fetched = self._fetched(found)
-        if fetched is None:
-            return None
-        if unpacker:
-            return self._unpacked(ranges, found, fetched, unpacker)
-        return [
-            self._cut(raw.view(self.dtype), int(each.records["first"][0]), *wanted)
-            for raw, each, wanted in zip(fetched, found, ranges, strict=True)
-        ]
+        out: list[NDArray[Any]] = []
+        for some, found in self._few_bytes(ranges):
+            fetched = self._fetched(found)
+            if fetched is None:
+                return None
+            if unpacker:
+                unpacked = self._unpacked(some, found, fetched, unpacker)
+                if unpacked is None:
+                    return None
+                out += unpacked
+                continue
+            out += [
+                self._cut(raw.view(self.dtype), int(each.records["first"][0]), *wanted)
+                for raw, each, wanted in zip(fetched, found, some, strict=True)
+            ]
+        return out
+
+    def _few_bytes(self, ranges: Ranges) -> Iterator[tuple[Ranges, list[Found]]]:
+        """Ranges with their chunks, as many at a time as little is fetched along with.
+
+        Chunks that others wrote may be far longer than what is wanted of them.
+        """
+        start, found, n_bytes = 0, [], 0
+        for i, each in enumerate(ranges, 1):
+            found.append(self.table.find(*each))
+            n_bytes += int(found[-1].sizes.sum())
+            if n_bytes >= TOGETHER_BYTES or i == len(ranges):
+                yield ranges[start:i], found
+                start, found, n_bytes = i, [], 0
 
     def _unpacked(
         self, ranges: Ranges, found: list[Found], packed: list[NDArray[np.uint8]], unpacker: int
@@ -303,9 +322,9 @@ class VerifiedArray:
             at = raw.__array_interface__["data"][0] + np.cumsum(each.sizes) - each.sizes
             if _fetching().decompress(unpacker, at, each.sizes, room, sizes) >= 0:
                 return None
-            part = self._cut(room.view(self.dtype), int(each.records["first"][0]), *wanted)
+            part = self._part(room.view(self.dtype), int(each.records["first"][0]), *wanted)
             # Chunks are longer than pieces: a view would hold as much again.
-            out.append(_compact(part))
+            out.append(self._shaped(_compact(part)))
         return out
 
     def _fetched(self, found: list[Found]) -> list[NDArray[np.uint8]] | None:
@@ -346,10 +365,18 @@ class VerifiedArray:
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
+        part = self._part(flat, first, start, stop)
+        # A view would hold everything that was fetched.
+        surplus = flat.nbytes - part.nbytes
+        return self._shaped(_compact(part) if surplus > min(part.nbytes, ALONG_BYTES) else part)
+
+    def _part(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         width = self.entry.width
         part = flat[(start - first) * width : (stop - first) * width]
-        # A view would hold everything that was fetched for the sake of a few rows.
-        return self._shaped(part.copy() if 2 * part.nbytes < flat.nbytes else part)
+        if len(part) != (stop - start) * width:
+            what = f"lies: it ends before element {stop} of {self.name}"
+            raise damaged(self._place, table_key(self.name), what)
+        return part
 
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
         return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat

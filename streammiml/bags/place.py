@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
+from weakref import WeakSet
 
 from crc32c import crc32c
 
@@ -15,7 +17,10 @@ from streammiml.bags.cold import OpenFile, outgrows_cache
 from streammiml.errors import StoreError, StreammimlError
 
 SCHEMES = ("s3://", "gs://", "az://", "http://", "https://")
-OPEN_FILES = 128
+OPEN_FILES, FEWEST_FILES = 256, 8
+"""Files kept open by all local stores together, and by each at least: a process may usually have
+1024 descriptors, and a file takes two."""
+_places: WeakSet[LocalPlace] = WeakSet()
 
 
 class Unreadable(Exception):
@@ -49,12 +54,24 @@ class LocalPlace:
     def __init__(self, path: Path, *, bypass: bool = False) -> None:
         self.path, self.name = path, str(path)
         self._bypass = bypass
-        self._open = lru_cache(OPEN_FILES)(lambda key: OpenFile(path / key, bypass=self._bypass))
+        self._files: dict[str, OpenFile] = {}
+        _places.add(self)
 
     def expect(self, n_bytes: int) -> None:
         """Prepare for reading all over as many bytes; files that are open begin anew."""
         self._bypass = outgrows_cache(n_bytes)
         self.forget()
+
+    def _open(self, key: str) -> OpenFile:
+        """The file, kept open; the one longest not asked for goes when there are too many."""
+        # Of two threads that open one file at a time, either may win.
+        files = self._files
+        file = files.pop(key, None) or OpenFile(self.path / key, bypass=self._bypass)
+        files[key] = file
+        while len(files) > max(FEWEST_FILES, OPEN_FILES // len(_places)):
+            with suppress(RuntimeError, StopIteration):
+                files.pop(next(iter(files)), None)
+        return file
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the file, or raise Unreadable."""
@@ -97,7 +114,7 @@ class LocalPlace:
 
     def forget(self) -> None:
         """Close files that are open."""
-        self._open.cache_clear()
+        self._files = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LocalPlace, self.path, bypass=self._bypass), ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.chunks import ALONG_BYTES
 from streammiml.bags.views import SCAN_BAGS, Bags
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.stream import ReadSettings, blocks_held
@@ -25,9 +26,8 @@ SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 4096
 # Chunk tables, index chunks, open buffers and memory on loan, which stop growing with a store.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
-# What is fetched with a block: the rest of its first and last pieces.
-ALONG_BYTES = 64 << 10
-SPARSE_VALUE = 8
+# A column and a value; an offset and a length.
+SPARSE_VALUE, SPARSE_ROW = 8, 16
 # Beside its rows: offsets and labels, twice, as integers of Python too, and its turn in the buffer.
 BAG_BYTES = 320
 
@@ -50,14 +50,14 @@ class Budget:
 def row_bytes(store: Bags) -> float:
     """Bytes of a row in memory; the mean, for sparse rows."""
     if store.sparse:
-        return store.n_values / max(store.n_rows, 1) * SPARSE_VALUE + 8
+        return store.n_values / max(store.n_rows, 1) * SPARSE_VALUE + SPARSE_ROW
     return store.n_features * np.dtype(store.dtype).itemsize
 
 
 def bag_bytes(store: Bags, start: int, stop: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes of each bag's rows in memory; ``sizes`` are their rows."""
     if store.sparse:
-        return store.bag_values(start, stop) * SPARSE_VALUE + 8 * sizes
+        return store.bag_values(start, stop) * SPARSE_VALUE + SPARSE_ROW * sizes
     return sizes * int(row_bytes(store))
 
 

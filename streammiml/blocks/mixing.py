@@ -73,7 +73,8 @@ def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> l
 
     def write(offsets: Sequence[I64], arrays: Sequence[NDArray[Any]], to: int, size: int) -> None:
         """Columns of addresses and of lengths, from offsets of bags into an array of a block."""
-        element = arrays[0].strides[0]
+        # Not its strides: of an array of one element they may be anything.
+        element = arrays[0].itemsize * int(np.prod(arrays[0].shape[1:]))
         joined = np.concatenate(offsets)
         locate(joined, sizes, _addresses(arrays), element, table[:, to], table[:, size])
 

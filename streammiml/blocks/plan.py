@@ -10,6 +10,7 @@ bag comes exactly once. Nothing depends on what was read before: any round can b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,12 @@ def permuted(places: NDArray[Any], n: int, *keys: int) -> I64:
         out[todo] = (left << shift) | right
         todo = todo[out[todo] >= n]
     return out.astype(np.int64)
+
+
+def shuffled(n: int, *keys: int) -> Iterator[int]:
+    """All numbers below ``n`` in the order of :func:`permuted`, some thousand at a time."""
+    for start in range(0, n, 4096):
+        yield from permuted(np.arange(start, min(start + 4096, n)), n, *keys).tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

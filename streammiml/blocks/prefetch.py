@@ -60,7 +60,8 @@ class _Ahead(Generic[Item, Result]):
             except BaseException as error:
                 outcome = (None, error)
             with self._changed:
-                self._done[number] = outcome
+                if not self._stopped:
+                    self._done[number] = outcome
                 self._changed.notify_all()
 
     @property
@@ -72,10 +73,10 @@ class _Ahead(Generic[Item, Result]):
         begun = time.monotonic()
         with self._changed:
             while self._given not in self._done:
-                if self._stopped:
-                    raise StoreError("reading has been stopped")
                 if self._ended and self._given == self._taken:
                     return False, None
+                if self._stopped:
+                    raise StoreError("reading has been stopped")
                 left = None if deadline is None else deadline - (time.monotonic() - begun)
                 if left is not None and left <= 0:
                     raise StoreError(

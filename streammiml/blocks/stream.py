@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -227,11 +228,11 @@ def _first_positions(plan: Plan, first: int, step: int) -> NDArray[np.int64]:
 
 def _loads(plan: Plan, epoch: int, first: int, step: int) -> Iterator[_Load]:
     """Blocks in the order in which batches from the round ``first`` on need them."""
-    later = np.arange(first + step, plan.n_blocks if plan.window < plan.n_blocks else 0)
+    end = plan.n_blocks if plan.window < plan.n_blocks else 0
     # Some thousand at a time: an epoch may have billions.
     stretch = max(1, 4096 // step) * step
-    parts = [later[i : i + stretch] for i in range(0, len(later), stretch)]
-    for part in (_first_positions(plan, first, step), *parts):
+    later = (np.arange(i, min(i + stretch, end)) for i in range(first + step, end, stretch))
+    for part in chain([_first_positions(plan, first, step)], later):
         positions, blocks = part.tolist(), plan.blocks_at(epoch, part).tolist()
         for i in range(0, len(positions), step):
             yield _Load(positions[i : i + step], blocks[i : i + step])

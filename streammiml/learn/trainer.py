@@ -17,7 +17,7 @@ from streammiml.bags.block import SparseRows
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
-from streammiml.blocks.plan import permuted
+from streammiml.blocks.plan import shuffled
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, check_whole, parse_size
@@ -294,11 +294,11 @@ class _Training:
         bags = self._plan.block_bags
         block_bytes = row_bytes(store) * store.n_rows / store.n_bags * bags
         bags *= max(1, int(STRETCH_BYTES / block_bytes))
-        parts = np.arange(-(-store.n_bags // bags))
+        parts: Iterator[int] = iter(range(-(-store.n_bags // bags)))
         limit = float("inf")
         if config.fit_scaler != "full":
             limit = parse_size(config.fit_scaler, option="fit_scaler")
-            parts = permuted(parts, len(parts), config.seed, 0x5CA1E)
+            parts = shuffled(-(-store.n_bags // bags), config.seed, 0x5CA1E)
         everything = needs_rows(scale, lift)
 
         def read(part: int) -> NDArray[Any] | SparseRows:
@@ -307,7 +307,7 @@ class _Training:
             return store.read(start, stop, row_labels=False).take(kept).rows
 
         seen = 0
-        with ReadAhead(read, parts.tolist(), depth=2, deadline=self._read.deadline) as ahead:
+        with ReadAhead(read, parts, depth=2, deadline=self._read.deadline) as ahead:
             for rows in ahead:
                 if isinstance(rows, np.ndarray):
                     fit.update_dense(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,8 @@ class Validation:
     def _read(self, deadline: float) -> Iterator[BagBlock]:
         bags = self.bags
         parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
-        with ReadAhead(self.store.read_bags, parts, depth=1, deadline=deadline) as ahead:
+        read = partial(self.store.read_bags, row_labels=False)
+        with ReadAhead(read, parts, depth=1, deadline=deadline) as ahead:
             yield from ahead
 
 

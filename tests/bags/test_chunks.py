@@ -13,12 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs import blosc, gzip, zstd
 
-from streammiml.bags import zarr_rows, zarr_writing
+from streammiml.bags import chunks, zarr_rows, zarr_writing
 from streammiml.bags.appending import ArrayWriter, table_pages
 from streammiml.bags.block import BagBlock
-from streammiml.bags.chunks import CACHED_BYTES, CachedArray, VerifiedArray, fetch_checked
+from streammiml.bags.chunks import (
+    ALONG_BYTES,
+    CACHED_BYTES,
+    CachedArray,
+    VerifiedArray,
+    fetch_checked,
+)
 from streammiml.bags.layout import RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Unreadable
+from streammiml.checksum import has_fast_way
 from streammiml.errors import StoreError
 from streammiml.loans import IDLE_BYTES
 from tests.stores import BACKENDS, sizes, write_store
@@ -348,3 +355,64 @@ def test_cached_range__of_huge_chunks_keeps_few(tmp_path):
     tracemalloc.stop()
     # Memory that is lent and came back is held too.
     assert held < 1.5 * CACHED_BYTES + IDLE_BYTES
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("together", [1, 100, 1 << 20])
+def test_many_ranges__are_the_same_however_few_are_fetched_at_once(
+    tmp_path, monkeypatch, codec, together
+):
+    whole = np.arange(500)
+    name, entry, files = written(tmp_path, [whole], chunk=40, per_file=3, codec=codec)
+    array = VerifiedArray(LocalPlace(tmp_path), name, entry, files, decoder(entry))
+    array.unpacker = zarr_rows.unpacker
+    fetched, real = [], VerifiedArray._fetched
+    monkeypatch.setattr(chunks, "TOGETHER_BYTES", together)
+
+    def counted(self, found):
+        fetched.append(len(found))
+        return real(self, found)
+
+    monkeypatch.setattr(VerifiedArray, "_fetched", counted)
+    ranges = [(0, 7), (130, 260), (499, 500), (3, 90)]
+    for (start, stop), found in zip(ranges, array.read_many(ranges), strict=True):
+        np.testing.assert_array_equal(found, whole[start:stop])
+    assert (max(fetched) == 4) == (together > 100_000) or not has_fast_way()
+
+
+def owned_bytes(values):
+    """Bytes that are held as long as an array is."""
+    while isinstance(values.base, np.ndarray):
+        values = values.base
+    return values.nbytes if values.base is None else len(values.base._memory)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("kib", [70, 260, 400])
+def test_rows__hold_little_more_memory_than_they_take(
+    tmp_path, monkeypatch, backend, codec, compiled, kib
+):
+    rng = np.random.default_rng(0)
+    bags = [rng.normal(size=(kib * 4, 64)).astype(np.float32) for _ in range(6)]
+    store = write_store(tmp_path / f"x.{backend}", BagBlock.from_bags(bags, [[0]] * 6), codec=codec)
+    if not compiled:
+        monkeypatch.setattr(chunks, "has_fast_way", lambda: False)
+    for block in store.read_ranges([(i, i + 1) for i in range(6)]):
+        # Memory on loan is rounded up to an eighth, or to 64 KiB.
+        room = max(block.rows.nbytes // 8, 64 << 10) + 128
+        assert owned_bytes(block.rows) <= block.rows.nbytes + ALONG_BYTES + room
+
+
+def test_table_that_ends_too_soon__is_named(tmp_path):
+    name, entry, files = written(tmp_path, [np.arange(40)], chunk=8, per_file=9)
+    table = tmp_path / table_key(name)
+    table.write_bytes(table.read_bytes()[: -RECORD.itemsize])
+    pages = table_pages(np.frombuffer(table.read_bytes(), RECORD))
+    short = ArrayEntry(dtype=entry.dtype, length=40, width=1, coding=entry.coding, pages=pages)
+    array = VerifiedArray(LocalPlace(tmp_path), name, short, files, decoder(short))
+    assert array.read(20, 32).tolist() == list(range(20, 32))
+    for read in (lambda: array.read(20, 40), lambda: array.read_many([(0, 3), (20, 40)])):
+        with pytest.raises(StoreError, match=r"chunks-x.bin lies: it ends before element 40 of x"):
+            read()

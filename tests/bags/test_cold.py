@@ -1,6 +1,7 @@
 """Ranges of files, in the page cache or not: the same bytes, whichever way they come."""
 
 import ctypes
+import gc
 import mmap
 import os
 import shutil
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streammiml.bags import cold
+from streammiml.bags import cold, place
 from streammiml.bags.block import BagBlock
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.cold import OpenFile
@@ -241,3 +242,20 @@ def test_store__refuses_damage_whichever_way_it_is_read(
     with pytest.raises(StoreError, match=rf"{rows[-1].name} .*; restore the file"):
         store.read_ranges([(0, 2), (10, 12)])
     assert len(store.read_ranges([(0, 2)])[0].rows) == 6000
+
+
+def test_stores__share_the_files_that_may_be_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(place, "OPEN_FILES", 3 * place.FEWEST_FILES)
+    for i in range(20):
+        (tmp_path / f"{i}").write_bytes(b"abc")
+    gc.collect()
+    folders = [place.LocalPlace(tmp_path) for _ in range(3)]
+    before = open_descriptors()
+    for folder in folders:
+        for i in range(20):
+            buffer = bytearray(3)
+            folder.read_into(f"{i}", 0, memoryview(buffer))
+            assert buffer == b"abc"
+    assert open_descriptors() - before <= 3 * place.FEWEST_FILES
+    del folders, folder
+    assert open_descriptors() <= before

@@ -56,8 +56,7 @@ def test_chunks__elements_beyond_two_to_the_forty_are_found(tmp_path):
     pages = [[crc32c(records.tobytes()), FAR, 2]]
     entry = ArrayEntry(dtype="float32", length=FAR + 8, width=1, coding="raw", pages=pages)
     place = LocalPlace(tmp_path)
-    assert [r.first for r in ChunkTable(place, "values", entry).covering(FAR + 5, FAR + 6)] == [
-        FAR + 4
-    ]
+    found = ChunkTable(place, "values", entry).find(FAR + 5, FAR + 6)
+    assert found.records["first"].tolist() == [FAR + 4]
     array = VerifiedArray(place, "values", entry, [["data", 32, 0]], lambda *_: None)
     np.testing.assert_array_equal(array.read(FAR + 3, FAR + 7), values[3:7])

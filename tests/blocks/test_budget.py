@@ -66,7 +66,7 @@ def test_largest_block__of_sparse_rows_is_the_one_with_most_values(
     store = write_store(tmp_path / "s.zarr", as_sparse(block))
     sizes = [
         sum(
-            store.read(i, i + 1).rows.values.size * 8 + 8
+            store.read(i, i + 1).rows.values.size * 8 + 16
             for i in range(a, min(a + block_bags, 300))
         )
         for a in range(0, 300, block_bags)

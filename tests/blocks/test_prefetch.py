@@ -147,3 +147,9 @@ def test_run_ahead__a_slow_iterator_does_not_hold_back_what_is_ready():
     assert [next(ahead) for _ in range(4)] == [0, 1, 2, 3]
     assert time.monotonic() - begun < 0.3
     assert list(ahead) == [4]
+
+
+def test_read_ahead__says_again_that_it_has_ended():
+    ahead = ReadAhead(lambda item: item, [1], depth=2)
+    assert list(ahead) == [1]
+    assert next(ahead, None) is None

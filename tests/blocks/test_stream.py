@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec
+from streammiml.bags.memory import MemoryBags
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.writer import BagWriter
 from streammiml.blocks.plan import ORDERS, Plan
@@ -208,3 +210,26 @@ def test_stream__the_deadline_is_that_of_one_read_not_of_filling_the_window(stor
     plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
     with Stream(store, plan, read=ReadSettings(threads=1, batch_bags=8, deadline=0.5)) as stream:
         assert next(iter(stream)).epoch == 0
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_stream__takes_arrays_of_any_stride(sparse):
+    """Arrays of one element count as contiguous, whatever their stride."""
+    block, wide = block_of_bags(sparse), np.zeros(2000, [("a", "i4"), ("b", "i4")])["a"]
+    strided = wide[: len(block.label_indices)]
+    strided[:] = block.label_indices
+    rows = block.rows
+    if sparse:
+        columns = np.zeros(len(rows.columns), [("a", "u4"), ("b", "u4")])["a"]
+        columns[:] = rows.columns
+        rows = SparseRows(rows.offsets, columns, rows.values, rows.n_features)
+    bags = MemoryBags(replace(block, rows=rows, label_indices=strided), n_labels=9)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=1, block_bags=1, mix_blocks=16)
+    seen = 0
+    with Stream(bags, plan, read=ReadSettings(batch_bags=4)) as stream:
+        for batch in itertools.islice(stream, 40):
+            for i, number in enumerate(batch.numbers.tolist()):
+                np.testing.assert_array_equal(batch.bags.labels_of(i), block.labels_of(number))
+                np.testing.assert_array_equal(batch.bags.rows_of(i), block.rows_of(number))
+                seen += 1
+    assert seen >= 40
