@@ -648,8 +648,8 @@ def no_rows(monkeypatch):
     def read(*_, **__):
         raise AssertionError("a row was read")
 
-    for kind in ("BagStore", "StoreView", "JoinedStore"):
-        monkeypatch.setattr(f"streammiml.bags.store.{kind}.read", read)
+    for kind in ("store.BagStore", "views.StoreView", "views.JoinedStore"):
+        monkeypatch.setattr(f"streammiml.bags.{kind}.read", read)
 
 
 def refused(store, config, line, tmp_path, monkeypatch=None):
