@@ -51,8 +51,9 @@ CACHED_BYTES = 4 << 20
 SCANNED_PIECES = 8
 TOGETHER_BYTES = 8 << 20
 """What is fetched at once, about."""
-ALONG_BYTES = 64 << 10
-"""Of what is fetched with a range, so much may be held as long as the range is."""
+ALONG_BYTES = 128 << 10
+"""Of what is fetched with a range, so much may be held as long as the range is: the rest of its
+first and last pieces."""
 _LINE, _PAGE = 64, 4096
 # What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, zlib.error)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.chunks import ALONG_BYTES
 from streammiml.bags.views import SCAN_BAGS, Bags
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.stream import ReadSettings, blocks_held
@@ -26,6 +25,8 @@ SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 4096
 # Chunk tables, index chunks, open buffers and memory on loan, which stop growing with a store.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
+# What is fetched with a block and held as long: the rest of its first and last pieces, on average.
+ALONG_BYTES = 64 << 10
 # A column and a value; an offset and a length.
 SPARSE_VALUE, SPARSE_ROW = 8, 16
 # Beside its rows: offsets and labels, twice, as integers of Python too, and its turn in the buffer.
