@@ -31,7 +31,7 @@ from streammiml.model import Model
 from streammiml.scoring import Scorer
 from streammiml.search.folds import Folds
 from streammiml.search.grid import GridLike, Setting, key_of, settings_of, toml
-from streammiml.search.halving import Trial, rungs, survivors
+from streammiml.search.halving import ALL_STEPS, STOPPING_EARLY, Trial, rungs, survivors
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
 """What is measured on each fold; the first one decides."""
@@ -182,8 +182,11 @@ class _Search:
     ) -> None:
         self._folder, self._pool, self._watch = folder, pool, watch
         self._settings, self._folds = settings, folds
-        self._steps = _most_steps(base, store.n_bags * (folds.k - 1) // folds.k)
-        self._rungs = rungs(len(settings), folds.k, self._steps, halving=halving)
+        n_bags = store.n_bags * (folds.k - 1) // folds.k
+        self._steps = _most_steps(base, n_bags)
+        stops = base.validation_store is not None or resolved(base, n_bags).validation
+        self._pace = STOPPING_EARLY if stops else ALL_STEPS
+        self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
         self._shared = (whole(store, remote=pool.is_remote), folds, base)
         self._results: dict[Trial, Result] = {}
 
@@ -192,7 +195,8 @@ class _Search:
         for number, rung in enumerate(self._rungs):
             self._finish(number, rung.trials(kept))
             if number + 1 < len(self._rungs):
-                kept = survivors(kept, [self._loss(each, rung.steps) for each in kept])
+                losses = [self._loss(each, rung.steps) for each in kept]
+                kept = survivors(kept, losses, self._pace)
         return self._said(kept)
 
     def _finish(self, rung: int, trials: Sequence[Trial]) -> None:

@@ -1,13 +1,17 @@
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.search.halving import LEAST, rungs, survivors
+from streammiml.search.halving import ALL_STEPS, LEAST, STOPPING_EARLY, rungs, survivors
+
+paces = st.sampled_from([ALL_STEPS, STOPPING_EARLY])
 
 
-@given(n=st.integers(1, 300), k=st.integers(2, 6), steps=st.integers(100, 10**6))
-def test_rungs__those_that_go_to_the_end_have_every_fold_at_all_steps(n, k, steps):
+@given(n=st.integers(1, 300), k=st.integers(2, 6), steps=st.integers(100, 10**6), pace=paces)
+def test_rungs__those_that_go_to_the_end_have_every_fold_at_all_steps(n, k, steps, pace):
     for halving in (True, False):
-        found = rungs(n, k, steps, halving=halving)
+        found = rungs(n, k, steps, pace, halving=halving)
         folds = [fold for rung in found if rung.steps == steps for fold in rung.folds]
         assert sorted(folds) == list(range(k))
         assert all(rung.steps <= steps for rung in found)
@@ -16,18 +20,22 @@ def test_rungs__those_that_go_to_the_end_have_every_fold_at_all_steps(n, k, step
 
 @given(n=st.integers(18, 300), k=st.integers(3, 6), needed=st.sampled_from([1500, 3000, 6000]))
 def test_rungs__cost_a_quarter_of_the_full_grid_even_if_trainings_stop_early(n, k, needed):
+    pace = ALL_STEPS if needed == 6000 else STOPPING_EARLY
     steps, left, cost = 6000, list(range(n)), 0
-    for rung in rungs(n, k, steps, halving=True):
+    for rung in rungs(n, k, steps, pace, halving=True):
         cost += sum(min(needed, trial.steps) for trial in rung.trials(left))
-        left = survivors(left, [0.0] * len(left))
+        left = survivors(left, [0.0] * len(left), pace)
     assert cost <= n * k * needed / 4
 
 
-@given(losses=st.lists(st.sampled_from([0.1, 0.2, 0.3, float("inf")]), min_size=1, max_size=40))
-def test_survivors__are_the_lowest_losses_of_equal_ones_the_first(losses):
+@given(
+    losses=st.lists(st.sampled_from([0.1, 0.2, 0.3, float("inf")]), min_size=1, max_size=40),
+    pace=paces,
+)
+def test_survivors__are_the_lowest_losses_of_equal_ones_the_first(losses, pace):
     settings = [3 * i for i in range(len(losses))]
-    found = survivors(settings, losses)
+    found = survivors(settings, losses, pace)
     assert found == sorted(found)
-    assert len(found) == min(len(losses), max(LEAST, -(-len(losses) // 3)))
+    assert len(found) == min(len(losses), max(LEAST, math.ceil(len(losses) * pace.kept)))
     order = sorted(range(len(losses)), key=lambda i: (losses[i], i))
     assert found == sorted(settings[i] for i in order[: len(found)])
