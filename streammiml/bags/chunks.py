@@ -52,8 +52,8 @@ SCANNED_PIECES = 8
 TOGETHER_BYTES = 8 << 20
 """What is fetched at once, about."""
 ALONG_BYTES = 128 << 10
-"""Of what is fetched with a range, so much may be held as long as the range is: the rest of its
-first and last pieces."""
+"""Of what is fetched with a range, so much may be held as long as the range is, or an eighth of it:
+the rest of its first and last pieces."""
 _LINE, _PAGE = 64, 4096
 # What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, zlib.error)
@@ -368,8 +368,8 @@ class VerifiedArray:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
         part = self._part(flat, first, start, stop)
         # A view would hold everything that was fetched.
-        surplus = flat.nbytes - part.nbytes
-        return self._shaped(_compact(part) if surplus > min(part.nbytes, ALONG_BYTES) else part)
+        surplus, bearable = flat.nbytes - part.nbytes, max(ALONG_BYTES, part.nbytes // 8)
+        return self._shaped(_compact(part) if surplus > min(part.nbytes, bearable) else part)
 
     def _part(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         width = self.entry.width

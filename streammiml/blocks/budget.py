@@ -101,7 +101,8 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
             f"more than --max-vif {config.max_vif:g}; "
             f"--mix-blocks {_blocks_for(plan, config.max_vif)} would do"
         )
-    block = largest_block(store, plan.block_bags) + ALONG_BYTES + BAG_BYTES * plan.block_bags
+    block = largest_block(store, plan.block_bags)
+    block += max(ALONG_BYTES, block // 8) + BAG_BYTES * plan.block_bags
     for batch in (min(max(SHORT_BATCH_BYTES, left // 64), BATCH_BYTES), SHORT_BATCH_BYTES):
         read = ReadSettings(batch_bags=int(min(max(1, batch // bag), BATCH_BAGS)))
         held = _held(plan, read, block, fixed)
