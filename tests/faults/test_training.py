@@ -220,6 +220,8 @@ def test_signal__saves_says_how_to_go_on_and_ends(number, code, store, tmp_path)
 def scripted(code, *words):
     """A process with a fault of its own; its first line says that the fault has come."""
     head = "import signal, sys, threading, time\nfrom streammiml.bags import store as stores\n"
+    # Whoever starts the tests in the background may have made them deaf to it.
+    head += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
         [sys.executable, "-c", head + code, *map(str, words)],
         stdout=subprocess.PIPE,
