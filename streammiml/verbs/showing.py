@@ -61,7 +61,7 @@ class Show:
 
     def _words(self, progress: Progress) -> list[str]:
         words = [
-            f"epoch {progress.epoch}/{progress.epochs}",
+            f"epoch {min(progress.epoch + 1, progress.epochs)}/{progress.epochs}",
             f"step {progress.step:,}",
             f"{progress.steps_per_second:,.0f} steps/s",
             f"{progress.mb_per_second:.0f} MB/s",

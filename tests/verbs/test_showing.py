@@ -32,12 +32,12 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
         show(moment(step=12_400, validation_loss=None, is_line=False))
         show(moment(step=13_000, validation_loss=None, done=1.0))
     lines = capsys.readouterr().err.splitlines()
-    words = r"epoch 3/10, step 12,345, 1,000 steps/s, 42 MB/s, \S+ \S+ held, violations 0\.25, "
+    words = r"epoch 4/10, step 12,345, 1,000 steps/s, 42 MB/s, \S+ \S+ held, violations 0\.25, "
     assert re.fullmatch(words + r"ranking loss 0\.0625, 4\.0 h left", lines[1])
     assert lines[0] == "bags are mixed"
     # What was shown just now is not shown again; a line of the history always is.
     assert len(lines) == 3
-    assert lines[2].startswith("epoch 3/10, step 13,000")
+    assert lines[2].startswith("epoch 4/10, step 13,000")
     assert "left" not in lines[2]
     assert "ranking loss 0.0625" in lines[2]
     spent = "time: 10 s; kernel 60%, reading 10%, validation 20%, checkpoints 0%"

@@ -45,7 +45,7 @@ def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsy
     assert run(["train", store, str(folder), *QUICK, "--validation=0.1"]) == 0
     out, err = said(capsys)
     assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
-    assert re.search(r"epoch 0/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
+    assert re.search(r"epoch 1/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
     names = {path.name for path in folder.iterdir()}
     made = {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "origin.json"}
     assert names == {*made, "lock"}
