@@ -442,6 +442,9 @@ def load_tensors(
         with path.open("rb", buffering=0) as file:
             return _read(file, path, kind, version)
     except FileNotFoundError:
+        if (path.parent / "_streammiml").is_dir():
+            said = f"{path.parent} is a store, and a {kind} is needed here; the model comes first"
+            raise StreammimlError(said) from None
         raise StreammimlError(f"{path} does not exist; a {kind} file is needed") from None
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "it does not fit in memory"

@@ -272,5 +272,16 @@ def verify_verb(
         f"{store}: {found.different:,} of {found.n_bags:,} bags differ from the source"
         + (f", {found.surplus:,} are not in it" if found.surplus else "")
         + f"; the first: {found.first}"
+        + _hint(open_store(store).n_bags, found.n_bags, subset)
     )
     return 2
+
+
+def _hint(n_bags: int, of_source: int, subset: bool) -> str:
+    """What to try, where bags are missing from the store."""
+    if subset or n_bags >= of_source:
+        return ""
+    return (
+        f"; the store has {n_bags:,} bags, the source {of_source:,}: "
+        "one that was split or filtered is compared with --subset"
+    )

@@ -100,6 +100,10 @@ def test_missing_and_surplus_bags__are_counted(pair, tmp_path, capsys):
     found = compare(few, pair[0])
     assert (found.same, found.different, found.surplus) == (12, 18, 0)
     assert found.first == "bag 12 ('bag-0012') is not in the store"
+    assert run(["verify", str(few), "--source", str(pair[0])]) == 2
+    out = capsys.readouterr().out
+    assert "; the store has 12 bags, the source 30: one that was split or filtered" in out
+    assert out.rstrip().endswith("is compared with --subset")
     found = compare(many, few)
     assert (found.same, found.different, found.surplus) == (12, 0, 18)
     assert found.first == "bag 12 of the store is not in the source"

@@ -83,6 +83,9 @@ def test_evaluate__a_missing_model_or_store_gets_one_line(model, tiny, tmp_path,
     assert "model.safetensors does not exist; a model file is needed" in said(capsys)[1]
     assert run(["evaluate", str(model), str(tmp_path / "x.zarr")]) == 2
     assert "x.zarr does not exist" in said(capsys)[1]
+    assert run(["evaluate", str(tiny.path), str(model)]) == 2
+    wanted = f"{tiny.path} is a store, and a model is needed here; the model comes first"
+    assert wanted in said(capsys)[1]
 
 
 @pytest.mark.slow
