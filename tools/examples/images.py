@@ -9,8 +9,9 @@ as one linear model is not enough.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+import cyclopts
 
 import streammiml as sm
 from streammiml_tools.mnist import Drawn, write_bags
@@ -47,4 +48,4 @@ def main(pictures: str, out: str, bags: str = "20000") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cyclopts.run(main)

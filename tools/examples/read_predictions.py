@@ -8,9 +8,10 @@ four gives the same table: a line a label, how many bags were predicted it, and 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
+
+import cyclopts
 
 Line = tuple[str, int, float]
 """A label, its bags, and their mean score."""
@@ -77,11 +78,11 @@ WAYS: dict[str, Callable[[str], Iterator[Line]]] = {
 }
 
 
-def main(folder: str, way: str = "pyarrow") -> Any:
-    """Print the table, labels in order."""
+def main(folder: str, way: Literal["pyarrow", "pandas", "polars", "duckdb"] = "pyarrow") -> Any:
+    """Print the table, labels in order; the way must be installed."""
     for name, count, mean in sorted(WAYS[way](folder)):
         print(f"{name:<20} {count:>6} {mean:>9.3f}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cyclopts.run(main)

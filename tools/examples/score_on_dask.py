@@ -8,10 +8,10 @@ the last bit; a worker that dies costs time and nothing else.
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import cyclopts
 from distributed import LocalCluster
 
 import streammiml as sm
@@ -32,4 +32,4 @@ def main(run: str, store: str, out: str, scheduler: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cyclopts.run(main)

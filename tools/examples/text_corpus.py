@@ -8,8 +8,9 @@ page names the words of the sentences that earned a document its topics.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+import cyclopts
 
 import streammiml as sm
 from streammiml_tools.choosing import Split
@@ -34,4 +35,4 @@ def main(documents: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cyclopts.run(main)

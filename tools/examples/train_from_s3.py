@@ -8,8 +8,9 @@ of the store is copied to disk, and the model is the one that a local copy would
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+import cyclopts
 
 import streammiml as sm
 
@@ -26,4 +27,4 @@ def main(url: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    cyclopts.run(main)
