@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -202,7 +202,23 @@ class ClusterPool(Pool):
             self.dashboard = self._client.dashboard_link
             self.n_threads = self._count_threads(address)
             self._memory = self._limits()
+            self._keep_copies(stack)
             self._stack = stack.pop_all()
+
+    def _keep_copies(self, stack: ExitStack) -> None:
+        """Let the cluster drop no copy of what is shared as long as this pool lives.
+
+        If the worker dies that holds the last one while another is told to drop its own, Dask may
+        wait for it forever.
+        """
+
+        def again() -> None:
+            with suppress(OSError, TimeoutError):
+                self._client.amm.start()
+
+        if self._client.amm.running():
+            self._client.amm.stop()
+            stack.callback(again)
 
     def _connected(self, address: Any) -> Any:
         try:
