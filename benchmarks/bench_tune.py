@@ -6,8 +6,8 @@ made. STREAMMIML_BENCH_GRID ("small") may be "paper", which takes hours.
 ``loss_above_best`` is the ranking loss of the winner found by early discarding, as the full grid
 measured it on all folds, above the lowest one there. ``share_of_steps`` compares steps done.
 
-``two_processes_over_one`` of ``made`` is of trials that all take the same steps, the start of the
-processes left out; on the sets it is of a whole search.
+Times are from when the processes are there to the end of the last trial. ``two_processes_over_one``
+of ``made`` is of trials that all take the same steps, on the sets of a search.
 """
 
 from __future__ import annotations
@@ -54,15 +54,20 @@ def stored(path: Path, bags: list[np.ndarray], truth: np.ndarray) -> Bags:
         return writer.finish(1)
 
 
+def timed(*where: Any, **options: Any) -> tuple[dict[str, Any], float]:
+    """What ``tune`` found, and the seconds that its trials took."""
+    times: list[float] = []
+    found = tune(*where, **options, watch=lambda _: times.append(time.perf_counter()))
+    return found, times[-1] - times[0]
+
+
 def compared(name: str, store: Bags, config: TrainConfig, grid: Any) -> Iterator[dict[str, Any]]:
     case = {"set": name, "grid": grid if isinstance(grid, str) else "smoke"}
     with tempfile.TemporaryDirectory() as name:
         folder, seconds = Path(name), {}
 
         def run(what: str, **options: Any) -> dict[str, Any]:
-            begun = time.perf_counter()
-            found = tune(store, folder / what, config, grid=grid, **options)
-            seconds[what] = time.perf_counter() - begun
+            found, seconds[what] = timed(store, folder / what, config, grid=grid, **options)
             return found
 
         early, full = run("early", workers=2), run("full", workers=2, halving=False)
@@ -92,19 +97,8 @@ def equal_trials(folder: Path, smoke: bool) -> dict[str, Any]:
     grid = {"step_size": [0.001 * (1 + i) for i in range(8)]}
 
     def seconds(workers: int) -> float:
-        """From when the processes are there to the last trial's end."""
-        times: list[float] = []
-        tune(
-            store,
-            folder / str(workers),
-            config,
-            grid=grid,
-            folds=2,
-            halving=False,
-            workers=workers,
-            watch=lambda _: times.append(time.perf_counter()),
-        )
-        return times[-1] - times[0]
+        options = {"grid": grid, "folds": 2, "halving": False, "workers": workers}
+        return timed(store, folder / str(workers), config, **options)[1]
 
     one, two = seconds(1), seconds(2)
     return {

@@ -13,8 +13,9 @@ from pathlib import Path
 import numba
 
 _HERE = Path(__file__).parent
+_COMPILED = ("jit.py", "digest.py", "drawing.py", "fast_crc.py", "laying.py", "fetching.py")
 _SOURCES = [
-    *(_HERE / name for name in ("jit.py", "digest.py", "fast_crc.py", "laying.py", "fetching.py")),
+    *(_HERE / name for name in _COMPILED),
     *sorted((_HERE / "kernel").glob("*.py")),
 ]
 

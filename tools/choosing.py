@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
-from streammiml.blocks.plan import mixed
+from streammiml.drawing import mixed
 from streammiml.errors import StreammimlError
 from streammiml_tools.readers.base import SourceError
 

@@ -1,14 +1,15 @@
 """Bags of the blocks that are mixed: what each is, where it lies in memory, and when its turn is.
 
 Blocks come in groups, so that what is worked out bag by bag is worked out for many at once. A group
-is a table with a line for each bag; a calendar holds the lines by the batch in which they are due,
-and the blocks until the last of their bags has been laid out.
+is a table with a line for each bag. A calendar holds the lines by the batch in which they are due,
+and the blocks until the last of their bags has been laid out. Where a plan mixes all blocks they
+are read once: their lines stay, and are sorted anew each epoch.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,31 +38,29 @@ class Group:
     """What the addresses in the table point into."""
 
 
-def group_of(
-    plan: Plan,
-    epoch: int,
-    positions: Sequence[int],
-    firsts: Sequence[int],
-    blocks: Sequence[BagBlock],
-    left_out: NDArray[np.bool_],
-    dtype: str,
-) -> Group:
-    """Blocks at these positions of an epoch; ``firsts`` are the numbers of their first bags."""
+def group_of(firsts: Sequence[int], blocks: Sequence[BagBlock], dtype: str) -> Group:
+    """Blocks, of which ``firsts`` are the numbers of their first bags; when they come is open."""
     sizes = np.array([len(block) for block in blocks])
     table = np.empty((int(sizes.sum()), _WIDTH), np.int64)
     ends = np.cumsum(sizes)
-    numbers = np.arange(len(table)) + np.repeat(np.array(firsts) - (ends - sizes), sizes)
-    rounds = np.repeat(np.array(positions), sizes) + plan.delays_of(epoch, numbers)
-    if plan.window == plan.n_blocks:
-        # Every block stays all the time; elsewhere a block has two stays in the circle.
-        rounds %= plan.n_blocks
-    table[:, ROUND] = rounds
+    table[:, NUMBER] = np.arange(len(table)) + np.repeat(np.array(firsts) - (ends - sizes), sizes)
+    return Group(table, _locate(table, sizes, blocks, dtype))
+
+
+def set_turns(
+    table: I64, plan: Plan, epoch: int, positions: I64, left_out: NDArray[np.bool_]
+) -> None:
+    """Write when each bag comes in an epoch; ``positions`` are those of their blocks."""
+    numbers = table[:, NUMBER]
+    table[:, ROUND] = positions + plan.delays_of(epoch, numbers)
     # Turns are compared as whole numbers without sign.
     table[:, TURN] = (plan.turns_of(epoch, numbers) ^ _SIGN).view(np.int64)
-    table[:, NUMBER] = numbers
     table[:, LEFT_OUT] = left_out
-    held = _locate(table, sizes, blocks, dtype)
-    return Group(table, held)
+
+
+def in_turn(lines: I64) -> I64:
+    """Lines in the order of their visit."""
+    return lines[np.lexsort((lines[:, TURN], lines[:, ROUND]))]
 
 
 def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> list[Any]:
@@ -142,8 +141,39 @@ class Calendar:
         out = self._out
         found = collect(number, self._lines, self._next, self._heads, self._free, self._n_free, out)
         self._n_free += found
-        order = np.lexsort((out[:found, TURN], out[:found, ROUND]))
-        return out[order], self._held.pop(number, [])
+        return in_turn(out[:found]), self._held.pop(number, [])
+
+
+class Everything:
+    """All bags of a plan that mixes all blocks: sorted anew each epoch, in memory all the time."""
+
+    def __init__(self, plan: Plan, groups: Sequence[Group]) -> None:
+        self._plan = plan
+        self._table = np.concatenate([group.table for group in groups])
+        self._held = [group.held for group in groups]
+
+    @property
+    def numbers(self) -> I64:
+        """Numbers of the bags, in the order in which :meth:`batches` is told what is left out."""
+        return self._table[:, NUMBER]
+
+    def batches(
+        self, epoch: int, step: int, left_out: NDArray[np.bool_]
+    ) -> Iterator[tuple[int, I64]]:
+        """Batches of so many rounds: the place of the first bag, and lines in turn."""
+        plan, table = self._plan, self._table
+        positions = np.empty(plan.n_blocks, np.int64)
+        positions[plan.blocks_at(epoch, np.arange(plan.n_blocks))] = np.arange(plan.n_blocks)
+        set_turns(table, plan, epoch, positions[self.numbers // plan.block_bags], left_out)
+        rounds = table[:, ROUND] = table[:, ROUND] % plan.n_blocks
+        # Sixteen bits are sorted by counting; the turns of a batch when it is due.
+        narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
+        order = np.argsort(narrow, kind="stable")
+        ends = np.cumsum(np.bincount(rounds, minlength=plan.n_blocks)).tolist()
+        start = 0
+        for stop in [*ends[step - 1 : -1 : step], ends[-1]]:
+            yield start, in_turn(table[order[start:stop]])
+            start = stop
 
 
 def laid_out(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:

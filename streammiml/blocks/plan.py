@@ -10,7 +10,6 @@ bag comes exactly once. Nothing depends on what was read before: any round can b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.config import ORDERS
+from streammiml.drawing import below, mixed, permuted
 from streammiml.errors import unknown
 
 I64 = NDArray[np.int64]
@@ -26,50 +26,6 @@ U64 = NDArray[np.uint64]
 
 VIF_WINDOW = 256
 STRETCH_BAGS = 65536
-_FEISTEL_ROUNDS = 6
-
-
-def mixed(values: NDArray[Any] | int, *keys: int) -> U64:
-    """A well-spread 64-bit word for each value under these keys."""
-    word = np.asarray(values).astype(np.uint64)
-    for key in keys:
-        word = _finalised(word + np.uint64(key * 0x9E3779B97F4A7C15 % 2**64))
-    return _finalised(word + np.uint64(0x632BE59BD9B4E019))
-
-
-def _finalised(x: U64) -> U64:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def below(words: U64, limit: int) -> I64:
-    """Integers from 0 to ``limit``, all as likely, from 32 bits of each word."""
-    return ((words >> np.uint64(32)) * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
-
-
-def permuted(places: NDArray[Any], n: int, *keys: int) -> I64:
-    """What stands at these places of a random order of 0 to ``n``; needs no memory of the order.
-
-    A Feistel network on the next even number of bits; what falls outside goes through it again.
-    """
-    half = max(1, ((n - 1).bit_length() + 1) // 2)
-    shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
-    out = np.asarray(places).astype(np.uint64)
-    todo = np.arange(len(out))
-    while len(todo):
-        left, right = out[todo] >> shift, out[todo] & mask
-        for number in range(_FEISTEL_ROUNDS):
-            left, right = right, left ^ (mixed(right, number, *keys) & mask)
-        out[todo] = (left << shift) | right
-        todo = todo[out[todo] >= n]
-    return out.astype(np.int64)
-
-
-def shuffled(n: int, *keys: int) -> Iterator[int]:
-    """All numbers below ``n`` in the order of :func:`permuted`, some thousand at a time."""
-    for start in range(0, n, 4096):
-        yield from permuted(np.arange(start, min(start + 4096, n)), n, *keys).tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,14 +18,24 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.views import Bags
-from streammiml.blocks.mixing import LEFT_OUT, NUMBER, Calendar, Group, group_of, laid_out
+from streammiml.blocks.mixing import (
+    LEFT_OUT,
+    NUMBER,
+    Calendar,
+    Everything,
+    Group,
+    group_of,
+    laid_out,
+    set_turns,
+)
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
 
 MOST_ROUNDS = 64
 """The deadline is that of so many reads."""
 
-LeaveOut = Callable[[int, NDArray[np.int64]], NDArray[np.bool_]]
+I64 = NDArray[np.int64]
+LeaveOut = Callable[[int, I64], NDArray[np.bool_]]
 """Says of bag numbers which are not visited in an epoch: those held out for validation, say."""
 
 
@@ -86,7 +96,6 @@ class Stream:
         self._leave_out = leave_out or (lambda _, bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._closed = False
-        self._kept: dict[int, BagBlock] = {}
         made = self._mixed(epoch, place) if plan.order == "blocks" else self._drawn(epoch, place)
         self._ahead = run_ahead(made, depth=read.batches_ahead)
 
@@ -146,57 +155,58 @@ class Stream:
     def _mixed(self, epoch: int, place: int) -> Iterator[Batch]:
         """The order that mixes blocks, epoch after epoch."""
         plan, step = self._plan, self._settings.rounds(self._plan)
+        depth = self._settings.groups_ahead(plan)
+        if plan.window == plan.n_blocks:
+            with self._readers(self._read, _everything(plan, step), depth) as groups:
+                everything = Everything(plan, list(groups))
+            while True:
+                left_out = self._leave_out(epoch, everything.numbers)
+                for first, lines in everything.batches(epoch, step, left_out):
+                    batch = self._laid_out(epoch, lines, first, place)
+                    if batch is not None:
+                        yield batch
+                epoch, place = epoch + 1, 0
         while True:
-            first, skip = plan.locate(epoch, place) if place else (0, 0)
-            read = partial(self._read, epoch)
-            depth = self._settings.groups_ahead(plan)
+            first, before = plan.locate(epoch, place) if place else (0, 0)
+            read = partial(self._read_for, epoch)
             with self._readers(read, _loads(plan, epoch, first, step), depth) as groups:
-                yield from self._batches(epoch, first, step, place - skip, skip, groups)
+                calendar, at = Calendar(plan, first, step), place - before
+                for _ in range(-(-len(_first_positions(plan, first, step)) // step)):
+                    calendar.enter(next(groups))
+                for number in range(-(-(plan.n_blocks - first) // step)):
+                    if number:
+                        calendar.enter(next(groups))
+                    lines, held = calendar.collect(number)
+                    batch = self._laid_out(epoch, lines, at, place)
+                    at += len(lines)
+                    del held
+                    if batch is not None:
+                        yield batch
             epoch, place = epoch + 1, 0
 
-    def _read(self, epoch: int, load: _Load) -> Group:
-        """Read blocks, or take them from memory where the plan keeps all of them anyway."""
-        plan = self._plan
-        ranges = [plan.bags_of(block) for block in load.blocks]
-        blocks = self._blocks(load.blocks, ranges)
-        numbers = np.concatenate([np.arange(*part) for part in ranges])
-        left_out = self._leave_out(epoch, numbers)
+    def _read(self, load: _Load) -> Group:
+        ranges = [self._plan.bags_of(block) for block in load.blocks]
         firsts = [start for start, _ in ranges]
-        return group_of(plan, epoch, load.positions, firsts, blocks, left_out, self._store.dtype)
+        return group_of(firsts, self._store.read_ranges(ranges), self._store.dtype)
 
-    def _blocks(self, numbers: list[int], ranges: list[tuple[int, int]]) -> list[BagBlock]:
-        """Blocks by number, of which all are kept where the plan has all of them mixed."""
-        if self._plan.window < self._plan.n_blocks:
-            return self._store.read_ranges(ranges)
-        new = [i for i, number in enumerate(numbers) if number not in self._kept]
-        found = self._store.read_ranges([ranges[i] for i in new])
-        self._kept.update({numbers[i]: block for i, block in zip(new, found, strict=True)})
-        return [self._kept[number] for number in numbers]
+    def _read_for(self, epoch: int, load: _Load) -> Group:
+        """Blocks that have their turns in an epoch."""
+        group = self._read(load)
+        numbers = group.table[:, NUMBER]
+        sizes = [stop - start for start, stop in map(self._plan.bags_of, load.blocks)]
+        positions = np.repeat(np.array(load.positions), sizes)
+        set_turns(group.table, self._plan, epoch, positions, self._leave_out(epoch, numbers))
+        return group
 
-    def _batches(
-        self, epoch: int, first: int, step: int, place: int, skip: int, groups: Iterator[Group]
-    ) -> Iterator[Batch]:
-        """Batches of an epoch from a round on; ``place`` is that of the round's first bag."""
-        plan, store = self._plan, self._store
-        calendar = Calendar(plan, first, step)
-        for _ in range(-(-len(_first_positions(plan, first, step)) // step)):
-            calendar.enter(next(groups))
-        for number in range(-(-(plan.n_blocks - first) // step)):
-            if number and plan.window < plan.n_blocks:
-                calendar.enter(next(groups))
-            lines, held = calendar.collect(number)
-            places = place + np.arange(len(lines))
-            kept = lines[:, LEFT_OUT] == 0
-            kept[:skip] = False
-            place, skip = place + len(lines), max(0, skip - len(lines))
-            if not kept.any():
-                continue
-            lines = lines[kept]
-            bags = laid_out(
-                lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse
-            )
-            del held
-            yield Batch(epoch, bags, lines[:, NUMBER].copy(), places[kept])
+    def _laid_out(self, epoch: int, lines: I64, first: int, place: int) -> Batch | None:
+        """The batch of lines at places from ``first`` on; none before ``place``, or left out."""
+        places = first + np.arange(len(lines))
+        kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
+        if not kept.any():
+            return None
+        lines, store = lines[kept], self._store
+        bags = laid_out(lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse)
+        return Batch(epoch, bags, lines[:, NUMBER].copy(), places[kept])
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +225,27 @@ def _spans(n_bags: int, step: int, epoch: int, place: int) -> Iterator[_Span]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
+    """Blocks to be read together, and their positions in an epoch."""
+
     positions: list[int]
     blocks: list[int]
 
 
-def _first_positions(plan: Plan, first: int, step: int) -> NDArray[np.int64]:
+def _everything(plan: Plan, step: int) -> Iterator[_Load]:
+    """All blocks, as they lie in the store."""
+    for first in range(0, plan.n_blocks, step):
+        yield _Load([], list(range(first, min(first + step, plan.n_blocks))))
+
+
+def _first_positions(plan: Plan, first: int, step: int) -> I64:
     """Positions of the blocks that have bags in the first batch."""
-    if plan.window == plan.n_blocks:
-        return plan.positions_in(first)
     return np.arange(first - plan.window + 1, min(first + step, plan.n_blocks))
 
 
 def _loads(plan: Plan, epoch: int, first: int, step: int) -> Iterator[_Load]:
     """Blocks in the order in which batches from the round ``first`` on need them."""
-    end = plan.n_blocks if plan.window < plan.n_blocks else 0
     # Some thousand at a time: an epoch may have billions.
-    stretch = max(1, 4096 // step) * step
+    stretch, end = max(1, 4096 // step) * step, plan.n_blocks
     later = (np.arange(i, min(i + stretch, end)) for i in range(first + step, end, stretch))
     for part in chain([_first_positions(plan, first, step)], later):
         positions, blocks = part.tolist(), plan.blocks_at(epoch, part).tolist()

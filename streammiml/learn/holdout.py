@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.blocks.plan import mixed
+from streammiml.drawing import mixed
 from streammiml.errors import StreammimlError
 
 MOST_BAGS = 4096

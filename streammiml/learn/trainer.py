@@ -17,10 +17,10 @@ from streammiml.bags.block import SparseRows
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
-from streammiml.blocks.plan import shuffled
 from streammiml.blocks.prefetch import ReadAhead
 from streammiml.blocks.stream import Batch, Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, check_whole, parse_size
+from streammiml.drawing import shuffled
 from streammiml.errors import StoreError, StreammimlError, unknown
 from streammiml.kernel.lift import lift_width
 from streammiml.kernel.score import Weights

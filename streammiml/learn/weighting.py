@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags, JoinedStore
-from streammiml.blocks.plan import mixed
 from streammiml.config import parse_weights
+from streammiml.drawing import mixed
 from streammiml.errors import StreammimlError
 from streammiml.learn.holdout import Holdout
 

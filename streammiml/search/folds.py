@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.views import Bags, StoreView
-from streammiml.blocks.plan import mixed
+from streammiml.drawing import mixed
 from streammiml.errors import StreammimlError
 
 I64 = NDArray[np.int64]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.blocks.plan import ORDERS, Plan, below, mixed, permuted
+from streammiml.blocks.plan import ORDERS, Plan
 from streammiml.errors import StreammimlError
 
 
@@ -23,29 +23,6 @@ def whole_epoch(plan, epoch):
     where, bags = np.concatenate(where), np.concatenate(bags)
     rounds = plan.rounds_of(epoch, where, bags)
     return bags[np.lexsort((plan.turns_of(epoch, bags), rounds))], np.sort(rounds)
-
-
-@given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 100))
-def test_permuted__is_a_permutation(n, seed, epoch):
-    order = permuted(np.arange(n), n, seed, epoch)
-    np.testing.assert_array_equal(np.sort(order), np.arange(n))
-
-
-def test_permuted__any_part_equals_that_part_of_the_whole():
-    whole = permuted(np.arange(5000), 5000, 7)
-    np.testing.assert_array_equal(permuted(np.arange(700, 900), 5000, 7), whole[700:900])
-
-
-def test_permuted__orders_of_small_sets_are_all_as_likely():
-    orders = np.array([permuted(np.arange(4), 4, seed) for seed in range(6000)])
-    _, counts = np.unique(orders, axis=0, return_counts=True)
-    assert len(counts) == 24
-    assert ((counts - 250) ** 2 / 250).sum() < 60  # chi-square, 23 degrees: p ≈ 4e-5
-
-
-def test_below__covers_its_range_evenly():
-    counts = np.bincount(below(mixed(np.arange(70_000), 3), 7), minlength=7)
-    assert ((counts - 10_000) ** 2 / 10_000).sum() < 30
 
 
 @given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 60), st.integers(0, 9))

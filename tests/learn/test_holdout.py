@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.blocks import plan
+from streammiml import drawing
 from streammiml.errors import StreammimlError
 from streammiml.learn.holdout import MOST_BAGS, Holdout
 
@@ -45,7 +45,7 @@ def test_holdout__a_bag_stays_held_out_when_others_are_appended():
 def test_holdout__does_not_follow_the_order_of_visits():
     bags = Holdout.of(0.1, 20_000).bags
     for seed in range(3):
-        order = plan.permuted(np.arange(20_000), 20_000, seed, 0)
+        order = drawing.permuted(np.arange(20_000), 20_000, seed, 0)
         places = np.flatnonzero(np.isin(order, bags))
         assert abs(places.mean() / 10_000 - 1) < 0.06
 
