@@ -2,9 +2,10 @@
 
 30 000 planted bags of 9 rows, 225 features, 99 labels. Ours: ``train`` on the store with default
 settings, one and two kernel threads. Theirs: what a PyTorch user would write (``msra_peer.py``),
-all bags in memory, two threads, the best of three learning rates. Both look at the ranking loss of
-the same held-out bags and stop when it has not fallen for ten looks. The ratio is the time of the
-peer until it reached its best loss over our time until we were below that; looks are counted.
+all bags in memory, two threads, with the learning rate of three that is ahead after 30 epochs.
+Both look at the ranking loss of the same held-out bags and stop when it has not fallen for ten
+looks. The ratio is the time of the peer until it reached its best loss over our time until we were
+below that; looks are counted.
 
 The peer runs in the interpreter that STREAMMIML_PEERS_PYTHON names.
 """
@@ -38,6 +39,7 @@ CORPUS = {
     "noise": 3.0,
 }
 RATES = (0.001, 0.003, 0.01)
+EPOCHS_TO_CHOOSE, MOST_EPOCHS = 30, 300
 
 
 def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
@@ -53,6 +55,10 @@ def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
     return {"seconds": time.perf_counter() - begin, "looks": looks}
 
 
+class PeerMissing(Exception):
+    """Says why the peer did not run."""
+
+
 def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
     block = store.read(0, store.n_bags)
     held_out = Holdout.of(SHARE, store.n_bags).bags
@@ -65,16 +71,19 @@ def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
     )
     python = os.environ.get("STREAMMIML_PEERS_PYTHON", sys.executable)
     script = Path(__file__).with_name("msra_peer.py")
-    found: dict = {}
-    for rate in RATES[: 1 if smoke else None]:
-        words = [python, script, folder / "bags.npz", rate, store.n_labels, int(smoke)]
+
+    def run(rate: float, epochs: int) -> dict:
+        words = [python, script, folder / "bags.npz", rate, store.n_labels, epochs]
         done = subprocess.run([*map(str, words)], capture_output=True, text=True)
         if done.returncode:
-            return {"skipped": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-        one = json.loads(done.stdout.splitlines()[-1])
-        if not found or min(one["looks"], key=_loss)[1] < min(found["looks"], key=_loss)[1]:
-            found = {**one, "rate": rate}
-    return found
+            raise PeerMissing((done.stderr.strip().splitlines() or ["no message"])[-1])
+        return {**json.loads(done.stdout.splitlines()[-1]), "rate": rate}
+
+    if smoke:
+        return run(RATES[0], 1)
+    tried = [run(rate, EPOCHS_TO_CHOOSE) for rate in RATES]
+    best = min(tried, key=lambda one: min(map(_loss, one["looks"])))
+    return run(best["rate"], MOST_EPOCHS)
 
 
 def _loss(look: tuple[float, float]) -> float:
@@ -87,7 +96,10 @@ def cases(smoke: bool) -> Iterator[dict]:
         store = write_corpus(folder / "msra.zarr", n_bags=600 if smoke else 30_000, **CORPUS)
         # Kernels are compiled before, as they are for whoever trains the second time.
         train(store, TrainConfig(max_steps=64, validation=0.0))
-        theirs = peer(store, folder, smoke)
+        try:
+            theirs = peer(store, folder, smoke)
+        except PeerMissing as error:
+            theirs = {"skipped": str(error)}
         for threads in (1, 2):
             mine = ours(store, threads, folder / f"run-{threads}", smoke)
             best_at, best = min(mine["looks"], key=_loss)

@@ -1,6 +1,6 @@
 """Mini-batches of bags, WARP loss and max pooling in PyTorch; prints its looks as JSON.
 
-``python msra_peer.py BAGS.npz RATE LABELS SMOKE``. Adam, 128 bags a batch, shared space of 100
+``python msra_peer.py BAGS.npz RATE LABELS EPOCHS``. Adam, 128 bags a batch, shared space of 100
 dimensions, five vectors a label: a label's score is the maximum over rows and vectors. Of each bag
 one label (or the dummy) is ranked against the first violator of a random sequence of others.
 """
@@ -12,7 +12,7 @@ import time
 import numpy as np
 import torch
 
-BATCH, SHARED, VECTORS, PATIENCE, MOST_EPOCHS = 128, 100, 5, 10, 200
+BATCH, SHARED, VECTORS, PATIENCE = 128, 100, 5, 10
 
 
 def scores_of(rows, shared, labels):
@@ -56,7 +56,7 @@ def batch_loss(scores, truth, harmonic, generator):
 
 
 def main():
-    place, rate, n_labels, smoke = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    place, rate, n_labels, epochs = sys.argv[1], float(sys.argv[2]), *map(int, sys.argv[3:])
     torch.set_num_threads(2)
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
@@ -76,7 +76,7 @@ def main():
     harmonic = torch.cat([torch.zeros(1), (1 / torch.arange(1, n_labels + 2)).cumsum(0)])
     adam = torch.optim.Adam([shared, labels], lr=rate)
     mine, looks, bad = torch.nonzero(~held)[:, 0], [], 0
-    for _ in range(1 if smoke == "1" else MOST_EPOCHS):
+    for _ in range(epochs):
         for part in mine[torch.randperm(len(mine), generator=generator)].split(BATCH):
             adam.zero_grad()
             batch_loss(
