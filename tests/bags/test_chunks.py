@@ -384,7 +384,9 @@ def owned_bytes(values):
     """Bytes that are held as long as an array is."""
     while isinstance(values.base, np.ndarray):
         values = values.base
-    return values.nbytes if values.base is None else len(values.base._memory)
+    if values.base is None:
+        return values.nbytes
+    return next(len(owner._memory) for owner in values.base if hasattr(owner, "_memory"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
