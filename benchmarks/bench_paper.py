@@ -3,8 +3,9 @@
 ``python -m benchmarks paper [--sets NAME_OR_FILE,…] [--splits N]``. Random splits into two thirds
 and one third, seeds 0 to N - 1; settings by 3-fold cross validation inside the two thirds, at most
 32 of them, most discarded early; the test third is looked at once. Sets by name are found in
-STREAMMIML_DATA, and any other MIML file is read by its path; peers run in the interpreter that
-STREAMMIML_PEERS_PYTHON names, and are left out without it.
+STREAMMIML_DATA, and any other MIML file is read by its path; two names are no sets, ``digits in
+groups`` (known sub-concepts) and ``times`` (time against number of bags). Peers run in the
+interpreter that STREAMMIML_PEERS_PYTHON names, and are left out without it.
 
 Each (set, split, method) is a line of ``results/paper.jsonl`` as soon as it is known, so a run that
 was killed goes on; a line whose settings are no longer ours is measured again. ``results/paper.md``
@@ -13,6 +14,7 @@ is written from these lines at the end, and at once with ``--splits 0``.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -24,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import paper_peers, paper_times
 from benchmarks.__main__ import commit
 from benchmarks.paper_digits import SUBCONCEPTS, grouped_digits
-from benchmarks.paper_ours import MODES, measured
-from benchmarks.paper_sets import FIGURES, FILES, PaperSet, folds, load, made, split
+from benchmarks.paper_ours import MODES, chosen_elsewhere, measured, trained
+from benchmarks.paper_sets import DOCUMENTS, FIGURES, FILES, PaperSet, folds, load, made, split
 from benchmarks.paper_table import write_page
+from streammiml.bags.block import SparseRows
 from streammiml.config import TrainConfig
 from streammiml.measure.metric import ScoredBlock
 from streammiml.measure.registry import chosen
@@ -41,6 +45,10 @@ PEERS = ("forest", "logistic", "plt", "lightfm", "torch_warp")
 VARIANTS = ("K=1", "K=5", "K=10", "K=15", "V1", "V2")
 VARIED = ("scene", "reuters", "made")
 DIGITS = "digits in groups"
+# What is chosen on one half of the sets is measured on the other.
+HALVES = (("letter_frost", "reuters"), ("msrcv2", "scene"))
+ELSEWHERE = "elsewhere"
+TIMES = "times"
 LONGEST_SECONDS = 3600
 
 
@@ -76,10 +84,11 @@ def methods_of(name: str, smoke: bool) -> list[str]:
 def settings_key(method: str) -> str:
     """A name for all that decides what a method does, as far as settings go."""
     if method not in MODES:
-        source = Path(__file__).with_name("paper_peers.py")
-        return key_of({"peer": method, "size": source.stat().st_size})
+        return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
     mode, base = MODES[method], TrainConfig().recorded()
     ours = {"given": dict(mode.given), "grid": dict(mode.grid), "steps": mode.trial_steps}
+    if mode.sparse_grid is not None:
+        ours["sparse_grid"] = dict(mode.sparse_grid)
     return key_of({**ours, "base": base})
 
 
@@ -91,12 +100,15 @@ def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, 
     truth[np.repeat(np.arange(len(block)), np.diff(block.label_offsets)), block.label_indices] = (
         True
     )
-    rows = block.rows if isinstance(block.rows, np.ndarray) else block.rows.dense()
+    rows: dict[str, Any] = {"rows": block.rows}
+    if isinstance(block.rows, SparseRows):
+        rows = {"values": block.rows.values, "columns": block.rows.columns}
+        rows |= {"row_offsets": block.rows.offsets, "n_features": block.rows.n_features}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         np.savez(
             folder / "in.npz",
-            rows=rows,
+            **rows,
             bag_offsets=block.bag_offsets,
             truth=truth,
             learn=learn,
@@ -148,6 +160,31 @@ def one_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, A
     return {**case, **found, "seconds": round(time.perf_counter() - begun, 1), "commit": commit()}
 
 
+def elsewhere_lines(
+    lines: Lines, sets: list[PaperSet], seed: int, smoke: bool
+) -> Iterator[dict[str, Any]]:
+    """Settings that were best on the other half of the sets, on the same split."""
+    halves = (("made",), ("made",)) if smoke else HALVES
+    for here, there in (halves, halves[::-1]):
+        looks = [lines.found.get((name, seed, "best"), {}).get("first_fold") for name in there]
+        if not all(looks):
+            continue
+        settings = chosen_elsewhere(looks)
+        key = key_of({"settings": settings, "base": settings_key("best")})
+        for data in sets:
+            if data.name in here and not lines.known(data.name, seed, ELSEWHERE, key):
+                found = trained(settings, data, *split(len(data.block), seed))
+                case = {"set": data.name, "split": seed, "method": ELSEWHERE, "key": key}
+                lines.add({**case, "chosen": settings, **found, "commit": commit()})
+                yield lines.found[data.name, seed, ELSEWHERE]
+
+
+def time_lines(lines: Lines, smoke: bool) -> Iterator[dict[str, Any]]:
+    for found in paper_times.lines(smoke):
+        lines.add({**found, "key": paper_times.METHOD, "commit": commit()})
+        yield found
+
+
 def digits_lines(lines: Lines, n_splits: int, smoke: bool) -> Iterator[dict[str, Any]]:
     for seed in range(n_splits):
         for k in SUBCONCEPTS:
@@ -166,21 +203,33 @@ def cases(
         with tempfile.TemporaryDirectory() as folder:
             yield from _cases([made()], 1, Path(folder), smoke=True)
         return
-    names = list(FILES) if sets is None else sets.split(",")
+    known = [*FILES, *DOCUMENTS]
+    names = known if sets is None else sets.split(",")
     if "STREAMMIML_DATA" not in os.environ:
-        names = [name for name in names if name not in FILES]
-    with_digits = sets is None or DIGITS in names
-    chosen_sets = [load(name) for name in names if name != DIGITS]
+        names = [name for name in names if name not in known]
     n_splits = 30 if splits is None else splits
-    yield from _cases(chosen_sets, n_splits, RESULTS, smoke=False, digits=with_digits)
+    more = {
+        "digits": n_splits > 0 and (sets is None or DIGITS in names),
+        "times": n_splits > 0 and (sets is None or TIMES in names),
+    }
+    chosen_sets = [load(name) for name in names if name not in (DIGITS, TIMES)]
+    yield from _cases(chosen_sets, n_splits, RESULTS, smoke=False, **more)
 
 
 def _cases(
-    sets: list[PaperSet], n_splits: int, folder: Path, *, smoke: bool, digits: bool = True
+    sets: list[PaperSet],
+    n_splits: int,
+    folder: Path,
+    *,
+    smoke: bool,
+    digits: bool = True,
+    times: bool = True,
 ) -> Iterator[dict[str, Any]]:
     lines = Lines(folder / "paper.jsonl")
     if digits:
         yield from digits_lines(lines, n_splits, smoke)
+    if times:
+        yield from time_lines(lines, smoke)
     # Split by split, so that whenever it is stopped all sets and methods have about as many.
     for seed in range(n_splits):
         for data in sets:
@@ -188,4 +237,5 @@ def _cases(
                 if not lines.known(data.name, seed, method, settings_key(method)):
                     lines.add(one_line(method, data, seed, smoke))
                     yield lines.found[data.name, seed, method]
+        yield from elsewhere_lines(lines, sets, seed, smoke)
     write_page(folder / "paper.md", list(lines.found.values()), commit())

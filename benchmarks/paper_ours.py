@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,14 @@ class Mode:
 
     given: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
+    sparse_grid: Mapping[str, list[Any]] | None = None
+    """Where rows are sparse, and cannot be lifted."""
     trial_steps: int | None = None
     """Steps of each trial: all settings have them on the first fold, and the better third on the
     others too, as with the peers. None: ``tune``, which discards most after fewer steps."""
 
-    @property
-    def n_settings(self) -> int:
-        count = 1
-        for values in self.grid.values():
-            count *= len(values)
-        return count
+    def grid_for(self, *, sparse: bool) -> Mapping[str, list[Any]]:
+        return self.sparse_grid if sparse and self.sparse_grid is not None else self.grid
 
 
 MODES = {
@@ -60,6 +58,10 @@ MODES = {
             "lift": ["none", "fourier:300:1", "context", "context,fourier:300:0.5"],
             "scale": ["auto", "unit"],
         },
+        sparse_grid={
+            "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],
+            "subconcepts": [1, 5],
+        },
         trial_steps=20_000,
     ),
     **{f"K={k}": Mode(given={"subconcepts": k}) for k in (1, 5, 10, 15)},
@@ -76,7 +78,8 @@ def tuned(bags: MemoryBags, config: TrainConfig, grid: Mapping[str, list[Any]]) 
 
 def fold_by_fold(
     bags: MemoryBags, config: TrainConfig, grid: Mapping[str, list[Any]], steps: int
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The winner, and what each setting came to on the first fold."""
     settings, cut = settings_of(grid, config), Folds(bags.n_bags, FOLDS)
     everything = whole(bags, remote=False)
     losses: dict[int, list[float]] = {}
@@ -92,26 +95,49 @@ def fold_by_fold(
     for number in kept:
         for fold in range(1, FOLDS):
             look(number, fold)
-    return settings[min(kept, key=lambda n: math.fsum(losses[n]))]
+    winner = settings[min(kept, key=lambda n: math.fsum(losses[n]))]
+    return winner, [
+        {"setting": setting, "ranking_loss": losses[number][0]}
+        for number, setting in enumerate(settings)
+    ]
+
+
+def chosen_elsewhere(sets: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """The setting that is best on several sets, by what each found on its first fold."""
+    lowest = [min(look["ranking_loss"] for look in looks) for looks in sets]
+
+    def above(number: int) -> float:
+        looks = [each[number]["ranking_loss"] for each in sets]
+        return sum(loss / least for loss, least in zip(looks, lowest, strict=True))
+
+    return dict(sets[0][min(range(len(sets[0])), key=above)]["setting"])
 
 
 def measured(mode: Mode, data: PaperSet, learn: I64, test: I64, smoke: bool) -> dict[str, Any]:
     """Choose by cross validation inside ``learn``, train on all of it, measure on ``test``."""
-    assert mode.n_settings <= MOST_SETTINGS, "every method has the same budget"
     given = {**mode.given, **({"epochs": 2, "validation": 0.2} if smoke else {})}
     config = TrainConfig(**given)
     bags = data.bags(learn)
-    chosen: dict[str, Any] = {}
-    if mode.grid:
-        grid = {name: values[-2:] for name, values in mode.grid.items()} if smoke else mode.grid
-        if mode.trial_steps is None:
-            chosen = tuned(bags, config, grid)
-        else:
-            chosen = fold_by_fold(bags, config, grid, 100 if smoke else mode.trial_steps)
-    model = train(bags, TrainConfig(**{**given, **chosen}))
+    grid = mode.grid_for(sparse=bags.sparse)
+    if smoke:
+        grid = {name: values[-2:] for name, values in grid.items()}
+    n_settings = math.prod(map(len, grid.values()))
+    assert n_settings <= MOST_SETTINGS, "every method has the same budget"
+    said: dict[str, Any] = {"chosen": {}, "n_settings": n_settings}
+    if mode.grid and mode.trial_steps is None:
+        said["chosen"] = tuned(bags, config, grid)
+    elif mode.grid:
+        # As many visits to each bag at least as on the small sets.
+        steps = 100 if smoke else max(mode.trial_steps or 0, 8 * bags.n_bags)
+        said["chosen"], said["first_fold"] = fold_by_fold(bags, config, grid, steps)
+    return {**said, **trained({**given, **said["chosen"]}, data, learn, test)}
+
+
+def trained(settings: Mapping[str, Any], data: PaperSet, learn: I64, test: I64) -> dict[str, Any]:
+    """Figures on ``test`` of a model with these settings, and what they came to."""
+    model = train(data.bags(learn), TrainConfig(**settings))
     found = evaluate(model, data.bags(test), threads=1)
     return {
         "figures": {name: found[name] for name in FIGURES if name in found},
-        "chosen": {**chosen, "scale": model.settings["scale"]},
-        "n_settings": mode.n_settings,
+        "scale": model.settings["scale"],
     }

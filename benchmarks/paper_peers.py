@@ -1,7 +1,8 @@
 """What a user would take instead, on the same splits; run by the interpreter that has them.
 
-``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``. IN has ``rows``, ``bag_offsets``, ``truth``,
-``learn``, ``test`` and ``fold`` (of each bag to learn from). OUT gets ``scores`` and ``predicted``
+``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``. IN has ``rows`` (or ``values``, ``columns``,
+``row_offsets`` and ``n_features`` of sparse ones), ``bag_offsets``, ``truth``, ``learn``, ``test``
+and ``fold`` (of each bag to learn from). OUT gets ``scores`` and ``predicted``
 of the test bags, ``key_rows`` where the method knows them, and ``said``, JSON of what was chosen.
 
 Settings are chosen by ranking loss inside the bags to learn from: all of them on the first fold,
@@ -41,6 +42,33 @@ class Bags:
         return np.concatenate(found, axis=1)
 
 
+class SparseBags(Bags):
+    """The same with rows in CSR; minima, nearly all of which are zero, are left out."""
+
+    def take(self, chosen):
+        sizes = np.diff(self.offsets)[chosen]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
+        return SparseBags(self.rows[places], offsets, self.truth[chosen])
+
+    def pooled(self, *kinds):
+        sparse = import_module("scipy.sparse")
+        sizes, (n_rows, width) = np.diff(self.offsets), self.rows.shape
+        owner, found = np.repeat(np.arange(len(sizes)), sizes), []
+        if "mean" in kinds:
+            shares = 1 / sizes[owner]
+            found.append(sparse.csr_matrix((shares, (owner, np.arange(n_rows)))) @ self.rows)
+        if "max" in kinds:
+            entries = self.rows.tocoo()
+            keys = owner[entries.row] * width + entries.col
+            order = np.argsort(keys, kind="stable")
+            keys, firsts = np.unique(keys[order], return_index=True)
+            top = np.maximum.reduceat(entries.data[order], firsts)
+            shape = (len(sizes), width)
+            found.append(sparse.csr_matrix((top, (keys // width, keys % width)), shape))
+        return sparse.hstack(found, format="csr")
+
+
 def ranking_loss(truth, scores):
     """Mean share of (relevant, irrelevant) pairs in the wrong order; ties are wrong."""
     losses = []
@@ -52,6 +80,11 @@ def ranking_loss(truth, scores):
 
 def scaled(kind, learn, other):
     """Features of both, scaled by those to learn from."""
+    if not isinstance(learn, np.ndarray):
+        sparse = import_module("scipy.sparse")
+        both = (x.sqrt() if kind == "sqrt+unit" else x for x in (learn, other))
+        lengths = ((x, np.sqrt(x.multiply(x).sum(axis=1).A1)) for x in both)
+        return tuple(sparse.diags(1 / np.maximum(norm, 1e-12)) @ x for x, norm in lengths)
     if kind == "standard":
         mean, width = learn.mean(axis=0), learn.std(axis=0)
         width[width < 1e-6 * np.abs(learn).max()] = np.inf
@@ -318,13 +351,25 @@ def threshold(truth, scores):
     return (values[best] + values[min(best + 1, len(values) - 1)]) / 2
 
 
+def bags_of(file):
+    if "rows" in file:
+        return Bags(file["rows"].astype(np.float64), file["bag_offsets"], file["truth"])
+    parts = file["values"].astype(np.float64), file["columns"], file["row_offsets"]
+    shape = (len(parts[2]) - 1, int(file["n_features"]))
+    rows = import_module("scipy.sparse").csr_matrix(parts, shape)
+    return SparseBags(rows, file["bag_offsets"], file["truth"])
+
+
 def main():
     warnings.simplefilter("ignore")
     name, source, target, smoke = sys.argv[1:]
     file, peer = np.load(source), PEERS[name]()
-    bags = Bags(file["rows"].astype(np.float64), file["bag_offsets"], file["truth"])
+    bags = bags_of(file)
     learn, test = bags.take(file["learn"]), bags.take(file["test"])
-    settings = peer.settings()[: 2 if smoke == "1" else None]
+    settings = peer.settings()
+    if isinstance(bags, SparseBags):
+        settings = [each for each in settings if each.get("scale") != "standard"]
+    settings = settings[: 2 if smoke == "1" else None]
     setting, out_of_fold = choose(peer, learn, file["fold"], settings)
     scores = peer.scores(learn, test, setting, smoke != "1")
     cutoff = peer.cutoff

@@ -96,8 +96,10 @@ class Stream:
         self._leave_out = leave_out or (lambda _, bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._closed = False
-        made = self._mixed(epoch, place) if plan.order == "blocks" else self._drawn(epoch, place)
-        self._ahead = run_ahead(made, depth=read.batches_ahead)
+        way = self._drawn
+        if plan.order == "blocks":
+            way = self._rolling if plan.window < plan.n_blocks else self._kept
+        self._ahead = run_ahead(way(epoch, place), depth=read.batches_ahead)
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._ahead)
@@ -152,20 +154,24 @@ class Stream:
         batches = self._readers(read, spans, settings.blocks_ahead)
         yield from (batch for batch in batches if len(batch.numbers))
 
-    def _mixed(self, epoch: int, place: int) -> Iterator[Batch]:
-        """The order that mixes blocks, epoch after epoch."""
+    def _kept(self, epoch: int, place: int) -> Iterator[Batch]:
+        """All blocks mixed with each other: read once, and held."""
         plan, step = self._plan, self._settings.rounds(self._plan)
         depth = self._settings.groups_ahead(plan)
-        if plan.window == plan.n_blocks:
-            with self._readers(self._read, _everything(plan, step), depth) as groups:
-                everything = Everything(plan, list(groups))
-            while True:
-                left_out = self._leave_out(epoch, everything.numbers)
-                for first, lines in everything.batches(epoch, step, left_out):
-                    batch = self._laid_out(epoch, lines, first, place)
-                    if batch is not None:
-                        yield batch
-                epoch, place = epoch + 1, 0
+        with self._readers(self._read, _everything(plan, step), depth) as groups:
+            everything = Everything(plan, list(groups))
+        while not self._closed:
+            left_out = self._leave_out(epoch, everything.numbers)
+            for first, lines in everything.batches(epoch, step, left_out):
+                batch = self._laid_out(epoch, lines, first, place)
+                if batch is not None:
+                    yield batch
+            epoch, place = epoch + 1, 0
+
+    def _rolling(self, epoch: int, place: int) -> Iterator[Batch]:
+        """Blocks that come and go, each mixed with those before and after it."""
+        plan, step = self._plan, self._settings.rounds(self._plan)
+        depth = self._settings.groups_ahead(plan)
         while True:
             first, before = plan.locate(epoch, place) if place else (0, 0)
             read = partial(self._read_for, epoch)

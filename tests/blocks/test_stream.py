@@ -132,6 +132,18 @@ def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, m
     assert got == want
 
 
+def test_stream__blocks_that_are_all_mixed_are_read_once(store, monkeypatch):
+    asked = []
+    read = type(store).read_ranges
+    monkeypatch.setattr(
+        type(store), "read_ranges", lambda self, ranges: asked.extend(ranges) or read(self, ranges)
+    )
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
+    found = visited(store, plan, 5 * N_BAGS, batch_bags=30)
+    assert [bag for _, _, bag in found] == [bag for part in expected(plan, 5) for bag in part]
+    assert sorted(asked) == [plan.bags_of(block) for block in range(plan.n_blocks)]
+
+
 def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
     real = store.read_ranges
 
