@@ -20,6 +20,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
+from dask import config as dask_config
 from dask.base import compute
 from dask.callbacks import Callback
 from dask.delayed import delayed
@@ -38,6 +39,9 @@ LOST_SECONDS = 30
 WINDOW_OF_THREADS = 32
 # Tasks sent ahead of the oldest unfinished one a thread of a cluster: none of them idles.
 AHEAD_ON_CLUSTER = 4
+# Dask has its workers give memory back at every turn, and each page of the next batch is cleared
+# anew: a fifth of a core. What we hold is bounded, and used again.
+_TRIM = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
 
 
 def _ignore(_: object) -> None:
@@ -188,13 +192,14 @@ class ClusterPool(Pool):
         self._distributed = import_module("distributed")
         with ExitStack() as stack:
             if isinstance(where, int):
-                cluster = self._distributed.LocalCluster(
-                    n_workers=where,
-                    threads_per_worker=1,
-                    memory_limit=memory or "auto",
-                    dashboard_address=":0",
-                    silence_logs=logging.CRITICAL,
-                )
+                with dask_config.set({_TRIM: None}):
+                    cluster = self._distributed.LocalCluster(
+                        n_workers=where,
+                        threads_per_worker=1,
+                        memory_limit=memory or "auto",
+                        dashboard_address=":0",
+                        silence_logs=logging.CRITICAL,
+                    )
                 address = stack.enter_context(cluster)
             else:
                 address = where
