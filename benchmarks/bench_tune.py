@@ -30,7 +30,6 @@ from streammiml.bags.writer import BagWriter
 from streammiml.config import TrainConfig
 from streammiml.search.tune import tune
 
-
 PAIRS = 5
 
 
