@@ -47,7 +47,8 @@ def permuted(places: NDArray[Any], n: int, *keys: int) -> I64:
     rounds = np.array([_steps(number, *keys) for number in range(_FEISTEL_ROUNDS)])
     out = np.asarray(places).astype(np.uint64)
     with np.errstate(over="ignore"):
-        _permute(out, np.uint64(n), np.uint64(half), rounds)
+        if not _permute(out, np.uint64(n), np.uint64(half), rounds):
+            raise IndexError(f"an order of {n} has no such place")
     return out.view(np.int64)
 
 
@@ -83,7 +84,11 @@ def _mix(values: U64, steps: U64) -> None:
 
 
 @njit
-def _permute(places: U64, n: np.uint64, half: np.uint64, rounds: U64) -> None:
+def _permute(places: U64, n: np.uint64, half: np.uint64, rounds: U64) -> bool:
+    # From a place outside, the way might never lead inside.
+    for i in range(len(places)):
+        if places[i] >= n:
+            return False
     mask = (np.uint64(1) << half) - np.uint64(1)
     for i in range(len(places)):
         at = places[i]
@@ -95,3 +100,4 @@ def _permute(places: U64, n: np.uint64, half: np.uint64, rounds: U64) -> None:
             if at < n:
                 break
         places[i] = at
+    return True

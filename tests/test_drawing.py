@@ -78,6 +78,12 @@ def test_below__covers_its_range_evenly():
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 30
 
 
+@pytest.mark.parametrize("at", [-1, 4, 1 << 20])
+def test_permuted__refuses_places_outside(at):
+    with pytest.raises(IndexError, match="an order of 4 has no such place"):
+        permuted(np.array([0, at]), 4, 1)
+
+
 @pytest.mark.parametrize("n", [0, 1, 5000])
 def test_shuffled__is_the_whole_order(n):
     assert list(shuffled(n, 3)) == permuted(np.arange(n), n, 3).tolist()

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.plan import Plan
+from streammiml.errors import StoreError
 from streammiml.laying import collect, enter, lay, locate
 
 I64 = NDArray[np.int64]
@@ -151,6 +152,8 @@ class Everything:
         self._plan = plan
         self._table = np.concatenate([group.table for group in groups])
         self._held = [group.held for group in groups]
+        if len(self._table) != plan.n_bags:
+            raise StoreError(f"{len(self._table)} bags were read of {plan.n_bags}")
 
     @property
     def numbers(self) -> I64:
@@ -165,7 +168,10 @@ class Everything:
         positions = np.empty(plan.n_blocks, np.int64)
         positions[plan.blocks_at(epoch, np.arange(plan.n_blocks))] = np.arange(plan.n_blocks)
         set_turns(table, plan, epoch, positions[self.numbers // plan.block_bags], left_out)
-        rounds = table[:, ROUND] = table[:, ROUND] % plan.n_blocks
+        # A block is there all the time; where blocks come and go, one at the end of the circle has
+        # two stays, and its rounds say which.
+        rounds = table[:, ROUND] % plan.n_blocks
+        table[:, ROUND] = rounds
         # Sixteen bits are sorted by counting; the turns of a batch when it is due.
         narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
         order = np.argsort(narrow, kind="stable")

@@ -23,7 +23,6 @@ from streammiml.errors import unknown
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-
 VIF_WINDOW = 256
 STRETCH_BAGS = 65536
 
@@ -95,13 +94,6 @@ class Plan:
     def turns_of(self, epoch: int, bags: NDArray[Any]) -> U64:
         """What the bags of one round are sorted by."""
         return mixed(bags, self.seed, epoch, 2)
-
-    def positions_in(self, round_number: int) -> I64:
-        """Positions whose blocks have bags in a round, the one that joined last at the end.
-
-        Positions below 0 are those before the end of the circle.
-        """
-        return np.arange(round_number - self.window + 1, round_number + 1)
 
     def round_sizes(self, epoch: int) -> I64:
         """Bags of each round of an epoch."""

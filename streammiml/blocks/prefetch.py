@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from streammiml.errors import StoreError
 
@@ -18,6 +18,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 DEADLINE = 300.0
+
+
+def _stopped(_: object) -> NoReturn:
+    raise StoreError("reading has been stopped")
 
 
 class _Ahead(Generic[Item, Result]):
@@ -76,7 +80,7 @@ class _Ahead(Generic[Item, Result]):
                 if self._ended and self._given == self._taken:
                     return False, None
                 if self._stopped:
-                    raise StoreError("reading has been stopped")
+                    _stopped(None)
                 left = None if deadline is None else deadline - (time.monotonic() - begun)
                 if left is not None and left <= 0:
                     raise StoreError(
@@ -95,10 +99,15 @@ class _Ahead(Generic[Item, Result]):
         return True, result
 
     def stop(self) -> None:
-        """Let the readers go; what they are reading is dropped when it comes."""
+        """Let the readers go; what they are reading is dropped when it comes.
+
+        What they call may hold whoever holds us, and much memory: it is let go of now, not when
+        the garbage collector finds the circle.
+        """
         with self._changed:
             self._stopped = True
             self._done.clear()
+            self._read, self._wanted = _stopped, iter(())
             self._changed.notify_all()
 
 

@@ -45,9 +45,9 @@ class Batch:
 
     epoch: int
     bags: BagBlock
-    numbers: NDArray[np.int64]
+    numbers: I64
     """Numbers of the bags in the store."""
-    places: NDArray[np.int64]
+    places: I64
     """Places of the bags in the epoch; those of bags left out are missing."""
 
 
@@ -74,7 +74,8 @@ class ReadSettings:
 def blocks_held(plan: Plan, read: ReadSettings) -> int:
     """Blocks that a stream holds at most: mixed, of the batch at hand, and read ahead.
 
-    A group goes when the last of its bags has gone, so up to one more group is held.
+    A group goes when the last of its bags has gone, so up to one more group is held. Where all
+    blocks are mixed none goes, and fewer are held than this.
     """
     return plan.window + (2 + read.groups_ahead(plan)) * read.rounds(plan)
 
@@ -190,14 +191,14 @@ class Stream:
                         yield batch
             epoch, place = epoch + 1, 0
 
-    def _read(self, load: _Load) -> Group:
-        ranges = [self._plan.bags_of(block) for block in load.blocks]
+    def _read(self, blocks: list[int]) -> Group:
+        ranges = [self._plan.bags_of(block) for block in blocks]
         firsts = [start for start, _ in ranges]
         return group_of(firsts, self._store.read_ranges(ranges), self._store.dtype)
 
     def _read_for(self, epoch: int, load: _Load) -> Group:
         """Blocks that have their turns in an epoch."""
-        group = self._read(load)
+        group = self._read(load.blocks)
         numbers = group.table[:, NUMBER]
         sizes = [stop - start for start, stop in map(self._plan.bags_of, load.blocks)]
         positions = np.repeat(np.array(load.positions), sizes)
@@ -237,10 +238,10 @@ class _Load:
     blocks: list[int]
 
 
-def _everything(plan: Plan, step: int) -> Iterator[_Load]:
+def _everything(plan: Plan, step: int) -> Iterator[list[int]]:
     """All blocks, as they lie in the store."""
     for first in range(0, plan.n_blocks, step):
-        yield _Load([], list(range(first, min(first + step, plan.n_blocks))))
+        yield list(range(first, min(first + step, plan.n_blocks)))
 
 
 def _first_positions(plan: Plan, first: int, step: int) -> I64:

@@ -1,8 +1,10 @@
 """Streaming: what comes is what the plan says, whatever is read ahead and wherever it begins."""
 
+import gc
 import itertools
 import threading
 import time
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -142,6 +144,42 @@ def test_stream__blocks_that_are_all_mixed_are_read_once(store, monkeypatch):
     found = visited(store, plan, 5 * N_BAGS, batch_bags=30)
     assert [bag for _, _, bag in found] == [bag for part in expected(plan, 5) for bag in part]
     assert sorted(asked) == [plan.bags_of(block) for block in range(plan.n_blocks)]
+
+
+@pytest.mark.parametrize("mix_blocks", [5, 22])
+def test_stream__memory_goes_with_it_not_with_the_garbage_collector(mix_blocks, store, monkeypatch):
+    seen = []
+    read = type(store).read_ranges
+
+    def noted(self, ranges):
+        found = read(self, ranges)
+        seen.extend(weakref.ref(block.bag_offsets) for block in found)
+        return found
+
+    monkeypatch.setattr(type(store), "read_ranges", noted)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=mix_blocks)
+    gc.collect()
+    gc.disable()
+    try:
+        assert visited(store, plan, 2 * N_BAGS)
+        assert seen
+        assert not [reference for reference in seen if reference() is not None]
+    finally:
+        gc.enable()
+
+
+def test_stream__blocks_that_are_short_are_an_error(store, monkeypatch):
+    read = type(store).read_ranges
+    monkeypatch.setattr(
+        type(store),
+        "read_ranges",
+        lambda self, ranges: [
+            block.take(np.arange(len(block) - 1)) for block in read(self, ranges)
+        ],
+    )
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
+    with pytest.raises(StoreError, match="189 bags were read of 211"):
+        visited(store, plan, 1)
 
 
 def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
