@@ -103,28 +103,30 @@ class LiftSpec:
     """Random Fourier features joined to each row; 0 for none."""
     bandwidth: float = 0.5
     """Of the Gaussian kernel they stand for, as a multiple of the median distance of two rows."""
-    context: bool = False
-    """Join the bag's per-feature maximum and minimum to each of its rows: better ranking on
+    context: int = 0
+    """1, ``context``: join the bag's maximum and minimum of each feature to each of its rows.
+    2, ``context:all``: join maximum, minimum and mean, of Fourier features too. Better ranking on
     several sets, at some cost in key-instance accuracy, since every row then carries its bag."""
 
     @classmethod
     def parse(cls, text: str) -> LiftSpec:
-        """Read ``none``, or ``fourier:N``, ``fourier:N:BANDWIDTH`` and ``context`` with commas."""
+        """Read ``none``, or ``fourier:N[:BANDWIDTH]`` and ``context[:all]`` with a comma."""
         if text.strip() == "none":
             return cls()
         found: dict[str, Any] = {}
         for part in (part.strip() for part in text.split(",")):
             name, *values = part.split(":")
             key = {"fourier": "n_fourier", "context": "context"}.get(name)
-            if key is None or (name == "context" and values) or len(values) > 2:
+            fits = values in ([], ["all"]) if name == "context" else len(values) <= 2
+            if key is None or not fits:
                 raise StreammimlError(
                     f"lift {text!r}: cannot read {part!r}; it is none, or fourier:N[:BANDWIDTH] "
-                    "and context joined by a comma, as in fourier:1000,context"
+                    "and context[:all] joined by a comma, as in fourier:1000,context"
                 )
             if key in found:
                 raise StreammimlError(f"lift {text!r} names {name} twice")
             if name == "context":
-                found[key] = True
+                found[key] = 1 + len(values)
                 continue
             if not values or not re.fullmatch("[0-9]{1,7}", values[0]) or int(values[0]) < 1:
                 raise StreammimlError(
@@ -143,7 +145,14 @@ class LiftSpec:
 
     def __str__(self) -> str:
         parts = [f"fourier:{self.n_fourier}:{self.bandwidth:g}"] if self.n_fourier else []
-        return ",".join([*parts, *(["context"] if self.context else [])]) or "none"
+        parts += [("context", "context:all")[self.context - 1]] if self.context else []
+        return ",".join(parts) or "none"
+
+    def width(self, n_features: int) -> int:
+        """Features of a lifted row, the constant among them."""
+        if self.context == 2:
+            return 4 * (n_features + self.n_fourier) + 1
+        return n_features * (1 + 2 * self.context) + self.n_fourier + 1
 
 
 def _positive_number(text: str) -> float | None:
@@ -196,7 +205,7 @@ class ModelConfig:
     fit_scaler: str = "64MiB"
     """Rows that the scaler looks at: a size as float32, taken as a seeded sample, or full."""
     lift: str = "none"
-    """Features added in flight: fourier:N[:BANDWIDTH], context, or both with a comma."""
+    """Features added in flight: fourier:N[:BANDWIDTH], context[:all], or both with a comma."""
     rule: Rule = "dummy"
     """Who is predicted: labels above the dummy label, above it less a margin of 1, or the top r."""
     min_labels: int | None = None

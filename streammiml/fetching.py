@@ -54,6 +54,21 @@ def _decompress(_: Any, function: Any, source: Any, target: Any, size: Any) -> A
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
+def _take(_: Any, function: Any, source: Any, start: Any, n: Any, target: Any) -> Any:  # noqa: ARG001
+    """Call ``blosc_getitem`` at an address: some items of a chunk; the bytes that came."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        function, source, start, n, target = arguments
+        kind = ir.FunctionType(_I32, [_POINTER, _I32, _I32, _POINTER])
+        callee = builder.inttoptr(function, kind.as_pointer())
+        of, to = (builder.inttoptr(each, _POINTER) for each in (source, target))
+        first, many = (builder.trunc(each, _I32) for each in (start, n))
+        return builder.sext(builder.call(callee, [of, first, many, to]), _I64)
+
+    return types.int64(*[types.int64] * 5), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
 def _half_word_at(_: Any, address: Any) -> Any:  # noqa: ARG001
     """Four bytes from an address on."""
 
@@ -119,20 +134,33 @@ def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
 
 
 @njit
-def decompress(function: int, sources: I64, lengths: I64, target: U8, sizes: I64) -> int:
-    """Decompress blosc chunks, end to end; −1, or the first that does not come out.
+def decompress(
+    whole: int, part: int, sources: I64, lengths: I64, sizes: I64, skips: I64, wanted: I64,
+    target: U8,
+) -> int:  # fmt: skip
+    """Decompress blosc chunks, or parts of them, end to end; −1, or the first that fails.
 
-    The library takes a chunk's word: it would read on behind it, or leave values as they were. So
-    what its header says is compared first.
+    Of the ``sizes`` bytes that a chunk holds at least, the ``wanted`` after ``skips`` are taken.
+    ``whole`` and ``part`` are the addresses of the library's functions. It takes a chunk's word: it
+    would read on behind it, or leave values as they were. So what its header says is compared
+    first.
     """
     to = np.int64(target.ctypes.data)
     for i in range(len(lengths)):
         of = sources[i]
         if lengths[i] < 16 or _half_word_at(of + 12) > lengths[i]:
             return i
-        if _half_word_at(of + 4) < sizes[i]:
+        holds = _half_word_at(of + 4)
+        if holds < sizes[i]:
             return i
-        if _decompress(function, of, to, sizes[i]) != sizes[i]:
-            return i
-        to += sizes[i]
+        if holds == wanted[i]:
+            if _decompress(whole, of, to, holds) != holds:
+                return i
+        else:
+            item = _half_word_at(of) >> 24
+            if item == 0 or skips[i] % item or wanted[i] % item:
+                return i
+            if _take(part, of, skips[i] // item, wanted[i] // item, to) != wanted[i]:
+                return i
+        to += wanted[i]
     return -1

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from streammiml.config import RULES, TRANSFORMS, format_size
+from streammiml.config import RULES, TRANSFORMS, LiftSpec, format_size
 from streammiml.errors import StreammimlError, unknown
 from streammiml.notebook import listed, table_html
 
@@ -130,7 +130,10 @@ class Model:
         self._check_shapes()
 
     def _check_shapes(self) -> None:
-        lift, n, width = self.lift, self.lift.phases.size, self.n_lifted
+        lift, n = self.lift, self.lift.phases.size
+        if lift.context not in range(len(_CONTEXTS)):
+            raise StreammimlError(f"context is {lift.context}, expected 0, 1 or 2")
+        width = self.n_lifted
         if self.labels.ndim != 3 or self.labels.shape[0] < 2 or 0 in self.labels.shape:
             raise StreammimlError(
                 f"labels has shape {self.labels.shape}; a model needs (labels + 1, sub-concepts, "
@@ -164,7 +167,8 @@ class Model:
     @property
     def n_lifted(self) -> int:
         """Features d' of a lifted row."""
-        return self.n_features * (3 if self.lift.context else 1) + self.lift.phases.size + 1
+        lift = LiftSpec(n_fourier=self.lift.phases.size, context=self.lift.context)
+        return lift.width(self.n_features)
 
     @property
     def n_labels(self) -> int:
@@ -262,7 +266,7 @@ class Model:
         content = {
             "label_names": self.label_names and list(self.label_names),
             "lift": {
-                "context": bool(lift.context),
+                "context": _CONTEXTS[lift.context],
                 "transform": TRANSFORMS[lift.transform],
                 "unit": bool(lift.unit),
             },
@@ -303,7 +307,7 @@ class Model:
                     **{name: tensors[name] for name in _LIFT_ARRAYS},
                     transform=TRANSFORMS.index(lift["transform"]),
                     unit=lift["unit"],
-                    context=lift["context"],
+                    context=_CONTEXTS.index(lift["context"]),
                 ),
                 rule=LabelRule(**content["rule"]),
                 label_names=content["label_names"],
@@ -320,6 +324,7 @@ class Model:
 
 
 _LIFT_ARRAYS = ("shift", "scale", "frequencies", "phases")
+_CONTEXTS = (False, True, "all")
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:

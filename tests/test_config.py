@@ -70,6 +70,8 @@ def test_parse_duration__refuses_what_is_no_time(text):
         ("fourier:1000:0.25", LiftSpec(n_fourier=1000, bandwidth=0.25)),
         ("fourier:10:2, context", LiftSpec(n_fourier=10, bandwidth=2.0, context=True)),
         ("context,fourier:10", LiftSpec(n_fourier=10, context=True)),
+        ("fourier:10,context:all", LiftSpec(n_fourier=10, context=2)),
+        ("context:all", LiftSpec(context=2)),
     ],
 )
 def test_lift_spec__reads_what_it_writes(text, spec):
@@ -83,6 +85,7 @@ def test_lift_spec__reads_what_it_writes(text, spec):
         ("", "cannot read ''; it is none, or fourier"),
         ("fourrier:10", "cannot read 'fourrier:10'; it is none, or fourier"),
         ("context:2", "cannot read 'context:2'"),
+        ("context:all:all", "cannot read 'context:all:all'"),
         ("fourier:10:1:2", "cannot read 'fourier:10:1:2'"),
         ("none,context", "cannot read 'none'"),
         ("context,context", "names context twice"),

@@ -28,7 +28,7 @@ def made_model(
     d=3, n=0, m=5, k=2, n_labels=4, context=0, shared_space=True, transform=0, seed=0, **fields
 ):
     rng = np.random.default_rng(seed)
-    width = d * (3 if context else 1) + n + 1
+    width = 4 * (d + n) + 1 if context == 2 else d * (3 if context else 1) + n + 1
     m = m if shared_space else width
     return Model(
         shared=rng.normal(size=(width if shared_space else 0, m)).astype(np.float32),
@@ -73,7 +73,7 @@ def saved(tmp_path):
 @given(
     sizes=st.fixed_dictionaries(
         {name: st.integers(1, 9) for name in ("d", "m", "k", "n_labels")}
-        | {"n": st.integers(0, 9), "context": st.integers(0, 1), "transform": st.integers(0, 2)}
+        | {"n": st.integers(0, 9), "context": st.integers(0, 2), "transform": st.integers(0, 2)}
         | {"shared_space": st.booleans(), "seed": st.integers(0, 2**32)}
     ),
     names=st.none() | st.text(max_size=8),

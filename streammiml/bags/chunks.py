@@ -248,8 +248,8 @@ class VerifiedArray:
         self.dtype = np.dtype(entry.dtype)
         self.table = ChunkTable(place, name, entry)
         self._place, self._files, self._decode = place, files, decode
-        self.unpacker: Callable[[], int] = lambda: 0
-        """The address of what unpacks a chunk, where it can be called from compiled code; or 0."""
+        self.unpackers: Callable[[], tuple[int, ...]] = tuple
+        """Addresses of what unpacks a chunk and a part of one, for compiled code; or none."""
 
     def __len__(self) -> int:
         return self.entry.length
@@ -260,12 +260,20 @@ class VerifiedArray:
             return self._shaped(np.empty(0, self.dtype))
         if self.entry.coding == "raw":
             return self._read_raw(start, stop)
+        if self.entry.coding == "blosc" and self._is_long(start, stop):
+            together = self._read_together([(start, stop)])
+            if together is not None:
+                return together[0]
         found = self.table.find(start, stop)
         if self.entry.coding == "tail" and isinstance(self._place, LocalPlace):
             flat = self._read_tails([Record._make(each) for each in found.records.tolist()])
         else:
             flat = self._read_coded(found)
         return self._cut(flat, int(found.records["first"][0]), start, stop)
+
+    def _is_long(self, start: int, stop: int) -> bool:
+        """Whether reading these elements is worth loading a compiler."""
+        return worth_compiling((stop - start) * self.entry.width * self.dtype.itemsize)
 
     def read_many(self, ranges: Ranges) -> list[NDArray[Any]]:
         """What :meth:`read` gives for each range, by few calls where that can be."""
@@ -278,8 +286,8 @@ class VerifiedArray:
         Whoever reads them one by one then is told what.
         """
         coding = self.entry.coding
-        unpacker = self.unpacker() if coding == "blosc" else 0
-        if not (coding == "raw" or unpacker) or not all(a < b for a, b in ranges):
+        unpackers = self.unpackers() if coding == "blosc" else ()
+        if not (coding == "raw" or unpackers) or not all(a < b for a, b in ranges):
             return None
         if not ranges:
             return []
@@ -288,8 +296,8 @@ class VerifiedArray:
             fetched = self._fetched(found)
             if fetched is None:
                 return None
-            if unpacker:
-                unpacked = self._unpacked(some, found, fetched, unpacker)
+            if unpackers:
+                unpacked = self._unpacked(some, found, fetched, unpackers)
                 if unpacked is None:
                     return None
                 out += unpacked
@@ -314,18 +322,27 @@ class VerifiedArray:
                 start, found, n_bytes = i, [], 0
 
     def _unpacked(
-        self, ranges: Ranges, found: list[Found], packed: list[NDArray[np.uint8]], unpacker: int
+        self,
+        ranges: Ranges,
+        found: list[Found],
+        packed: list[NDArray[np.uint8]],
+        unpackers: tuple[int, ...],
     ) -> list[NDArray[Any]] | None:
+        """Elements of each range, and no others: chunks are longer than pieces."""
         element, out = self.entry.width * self.dtype.itemsize, []
-        for wanted, each, raw in zip(ranges, found, packed, strict=True):
-            sizes = each.records["elements"].astype(np.int64) * element
-            room = lent(int(sizes.sum()))
-            at = raw.__array_interface__["data"][0] + np.cumsum(each.sizes) - each.sizes
-            if _fetching().decompress(unpacker, at, each.sizes, room, sizes) >= 0:
+        for (start, stop), each, raw in zip(ranges, found, packed, strict=True):
+            firsts = each.records["first"].astype(np.int64)
+            counts = each.records["elements"].astype(np.int64)
+            skips = np.maximum(start - firsts, 0)
+            wanted = np.minimum(stop - firsts, counts) - skips
+            if int(wanted.sum()) != stop - start or int(wanted.min()) < 1:
                 return None
-            part = self._part(room.view(self.dtype), int(each.records["first"][0]), *wanted)
-            # Chunks are longer than pieces: a view would hold as much again.
-            out.append(self._shaped(_compact(part)))
+            room = lent((stop - start) * element)
+            at = raw.__array_interface__["data"][0] + np.cumsum(each.sizes) - each.sizes
+            in_bytes = [many * element for many in (counts, skips, wanted)]
+            if _fetching().decompress(*unpackers, at, each.sizes, *in_bytes, room) >= 0:
+                return None
+            out.append(self._shaped(room.view(self.dtype)))
         return out
 
     def _fetched(self, found: list[Found]) -> list[NDArray[np.uint8]] | None:
@@ -385,7 +402,7 @@ class VerifiedArray:
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
         found = self.table.find(start, stop)
-        if worth_compiling((stop - start) * self.entry.width * self.dtype.itemsize):
+        if self._is_long(start, stop):
             fetched = self._fetched([found])
             if fetched is not None:
                 first = int(found.records["first"][0])

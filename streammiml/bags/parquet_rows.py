@@ -323,9 +323,9 @@ def flatten(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype)
 
 
-def unpacker() -> int:
+def unpackers() -> tuple[int, ...]:
     """No chunk is unpacked by compiled code."""
-    return 0
+    return ()
 
 
 def decoders(place: Place, manifest: Manifest) -> dict[str, Decode]:

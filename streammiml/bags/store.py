@@ -53,7 +53,7 @@ class BagStore(Bags):
             for name, entry in manifest.arrays.items()
         }
         for array in self._arrays.values():
-            array.unpacker = backend.unpacker
+            array.unpackers = backend.unpackers
 
     def _array(self, name: str, *args: Any) -> VerifiedArray:
         """Rows are read once and let go; of everything else the last chunks are kept."""

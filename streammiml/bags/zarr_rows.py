@@ -79,10 +79,15 @@ def _blosc() -> Callable[[int, int, int, int], int] | None:
     return cast("Callable[[int, int, int, int], int]", found)
 
 
-def unpacker() -> int:
-    """The address of the same function; 0 where there is none."""
-    found = _blosc()
-    return 0 if found is None else ctypes.cast(cast("Any", found), ctypes.c_void_p).value or 0
+@cache
+def unpackers() -> tuple[int, ...]:
+    """Addresses of the same function and of the one for parts of chunks; none if one is missing."""
+    try:
+        library = ctypes.CDLL(blosc.__file__)
+        found = (library.blosc_decompress_ctx, library.blosc_getitem)
+    except (OSError, AttributeError):
+        return ()
+    return tuple(ctypes.cast(each, ctypes.c_void_p).value or 0 for each in found)
 
 
 def _decompressed(

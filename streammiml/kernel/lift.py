@@ -1,7 +1,8 @@
 """What a row becomes before W0: scaled, joined by Fourier features and the bag's context.
 
-A lifted dense row is ``[scaled d | Fourier n | context max d | context min d | 1]``; a lifted
-sparse row is its scaled non-zeros and then the constant in column d. The result depends on the bag
+A lifted dense row is ``[scaled d | Fourier n | context | 1]``. The context is the same for all rows
+of a bag: maximum and minimum of the d, or maximum, minimum and mean of all d + n. A lifted sparse
+row is its scaled non-zeros and then the constant in column d. The result depends on the bag
 alone, so it can be computed in flight, in any grouping of bags, and is never stored.
 """
 
@@ -20,6 +21,7 @@ F32 = np.ndarray[Any, np.dtype[np.float32]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NO_TRANSFORM, SQRT, LOG1P = 0, 1, 2
+NO_CONTEXT, EXTREMES, EVERYTHING = 0, 1, 2
 FOURIER_ROWS = 32
 """Rows whose angles are held at a time."""
 
@@ -40,14 +42,17 @@ class Lift(NamedTuple):
     phases: F32
     """(n,) Of the Fourier features, in turns."""
     context: int
-    """1: the bag's per-feature maximum and minimum are joined to each of its rows."""
+    """``EXTREMES``: the bag's maximum and minimum of each scaled feature are joined to its rows.
+    ``EVERYTHING``: maximum, minimum and mean of these and of the Fourier features."""
 
 
 @njit
 def lift_width(lift: Lift) -> int:
     """Count the features d' of a lifted row."""
-    d = len(lift.scale)
-    return d + len(lift.phases) + 2 * d * lift.context + 1
+    d, n = len(lift.scale), len(lift.phases)
+    if lift.context == EVERYTHING:
+        return 4 * (d + n) + 1
+    return d + n + 2 * d * lift.context + 1
 
 
 def plain_rows(rows: Array) -> Array:
@@ -230,7 +235,7 @@ def _add_fourier(lift: Lift, out: F32) -> None:
 
 
 @njit
-def _add_context(d: int, start: int, out: F32) -> None:
+def _add_extremes(d: int, start: int, out: F32) -> None:
     """Columns ``start`` to ``start + 2d``: maximum and minimum over rows of the first d columns."""
     top = out[0, start : start + d]
     low = out[0, start + d : start + 2 * d]
@@ -251,14 +256,31 @@ def _add_context(d: int, start: int, out: F32) -> None:
 
 
 @njit
+def _add_mean(d: int, start: int, out: F32) -> None:
+    """Columns ``start`` to ``start + d``: the mean over rows of the first d columns."""
+    sums = np.zeros(d, np.float64)
+    for i in range(out.shape[0]):
+        row = out[i, :d]
+        for j in range(d):
+            sums[j] += np.float64(row[j])
+    for i in range(out.shape[0]):
+        copy = out[i, start : start + d]
+        for j in range(d):
+            copy[j] = np.float32(sums[j] / out.shape[0])
+
+
+@njit
 def lift_bag(lift: Lift, rows: Array, out: F32) -> None:
     """``rows`` (z ≥ 1, d) of one bag, float32 or ``plain_rows``; ``out`` (z, d') overwritten."""
     d, n = lift.scale.shape[0], lift.phases.shape[0]
     _scale_rows(lift, rows, out)
     if n:
         _add_fourier(lift, out)
-    if lift.context:
-        _add_context(d, d + n, out)
+    if lift.context == EXTREMES:
+        _add_extremes(d, d + n, out)
+    if lift.context == EVERYTHING:
+        _add_extremes(d + n, d + n, out)
+        _add_mean(d + n, 3 * (d + n), out)
     last = lift_width(lift) - 1
     for i in range(rows.shape[0]):
         out[i, last] = np.float32(1)

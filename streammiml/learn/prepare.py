@@ -43,7 +43,7 @@ def prepare(store: Bags, config: TrainConfig, holdout: Holdout | None = None) ->
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to learn from: no bag carries one")
     lift = LiftSpec.parse(config.lift)
-    n_lifted = store.n_features * (3 if lift.context else 1) + lift.n_fourier + 1
+    n_lifted = lift.width(store.n_features)
     share = config.validation if config.validation_store is None else None
     holdout = holdout or Holdout.of(share or 0.0, store.n_bags)
     looks = open_validation(config, store, holdout)

@@ -17,7 +17,7 @@ from streammiml.model import Model
 
 def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     """The settings, with what the model has decided; refuses those that contradict it, by name."""
-    lift = LiftSpec(n_fourier=model.lift.phases.size, context=bool(model.lift.context))
+    lift = LiftSpec(n_fourier=model.lift.phases.size, context=model.lift.context)
     decided: dict[str, Any] = {
         "subconcepts": model.subconcepts,
         "shared_space": model.has_shared_space,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, gzip, zstd
 
@@ -357,6 +357,33 @@ def test_cached_range__of_huge_chunks_keeps_few(tmp_path):
     assert held < 1.5 * CACHED_BYTES + IDLE_BYTES
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    dtype=st.sampled_from(["uint8", "int16", "float32", "int64"]),
+    shuffle=st.sampled_from([0, 1]),
+    noise=st.booleans(),
+    ranges=st.lists(st.tuples(st.integers(0, 59_999), st.integers(1, 60_000)), min_size=1),
+)
+def test_many_ranges__of_compressed_chunks_are_parts_of_the_whole(
+    tmp_path, dtype, shuffle, noise, ranges
+):
+    """Chunks of several of the library's blocks, of bytes that compress and that do not."""
+    whole = np.random.default_rng(1).integers(0, 250 if noise else 3, 60_000).astype(dtype)
+    lengths = [50_000, 7, 9_993]
+    # The last one is padded, as zarr does.
+    parts = np.split(np.concatenate([whole, np.zeros(1000, dtype)]), np.cumsum(lengths)[:-1])
+    raws = [bytes(blosc.compress(part, b"lz4", 5, shuffle)) for part in parts]
+    where = Path(tempfile.mkdtemp(dir=tmp_path))
+    _, *rest = chunks_as_they_are(where, raws, dtype=dtype, coding="blosc", elements=lengths)
+    array = VerifiedArray(LocalPlace(where), *rest)
+    array.unpackers = zarr_rows.unpackers
+    ranges = [(start, min(start + many, 60_000)) for start, many in ranges]
+    if has_fast_way():
+        assert array._read_together(ranges) is not None
+    for (start, stop), found in zip(ranges, array.read_many(ranges), strict=True):
+        np.testing.assert_array_equal(found, whole[start:stop])
+
+
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @pytest.mark.parametrize("together", [1, 100, 1 << 20])
 def test_many_ranges__are_the_same_however_few_are_fetched_at_once(
@@ -365,7 +392,7 @@ def test_many_ranges__are_the_same_however_few_are_fetched_at_once(
     whole = np.arange(500)
     name, entry, files = written(tmp_path, [whole], chunk=40, per_file=3, codec=codec)
     array = VerifiedArray(LocalPlace(tmp_path), name, entry, files, decoder(entry))
-    array.unpacker = zarr_rows.unpacker
+    array.unpackers = zarr_rows.unpackers
     fetched, real = [], VerifiedArray._fetched
     monkeypatch.setattr(chunks, "TOGETHER_BYTES", together)
 

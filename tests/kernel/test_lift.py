@@ -35,7 +35,7 @@ def lifted(lift, rows):
 
 
 @st.composite
-def lift_and_rows(draw, contexts=(0, 1)):
+def lift_and_rows(draw, contexts=(0, 1, 2)):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     d, z = draw(st.integers(1, 20)), draw(st.integers(1, 7))
     lift = made_lift(
@@ -81,7 +81,8 @@ def test_lift_bag__agrees_with_oracle(case):
     # An angle is known to the rounding of its sum, in turns.
     turns = np.abs(want[:, :d]) @ np.abs(lift.frequencies) + 1
     angle = 2 * np.pi * np.sqrt(2 / max(n, 1)) * turns.max(initial=0) * (d + 2) * 2.0**-23
-    for part, atol in zip(parts, (1e-5, 1e-6 + angle, 1e-5), strict=True):
+    of_context = 1e-5 + (angle if lift.context == kernel.EVERYTHING else 0)
+    for part, atol in zip(parts, (1e-5, 1e-6 + angle, of_context), strict=True):
         np.testing.assert_allclose(got[:, part], want[:, part], rtol=1e-5, atol=atol)
     assert (got[:, -1] == 1).all()
 
@@ -103,6 +104,24 @@ def test_lift_bag__context_is_the_extremes_of_the_scaled_rows(case):
     np.testing.assert_array_equal(got[:, :start], plain[:, :start])
     want = np.concatenate([plain[:, :d].max(axis=0), plain[:, :d].min(axis=0)])
     np.testing.assert_array_equal(got[:, start:-1], np.tile(want, (len(rows), 1)))
+
+
+@given(case=lift_and_rows(contexts=[2]))
+def test_lift_bag__context_of_everything_has_the_mean_too(case):
+    lift, rows = case
+    got, width = lifted(lift, rows), rows.shape[1] + len(lift.phases)
+    plain = lifted(lift._replace(context=0), rows)[:, :-1]
+    np.testing.assert_array_equal(got[:, :width], plain)
+    mean = (plain.astype(np.float64).sum(axis=0) / len(rows)).astype(np.float32)
+    want = np.concatenate([plain.max(axis=0), plain.min(axis=0), mean])
+    np.testing.assert_allclose(got[:, width:-1], np.tile(want, (len(rows), 1)), rtol=1e-6)
+
+
+def test_lift_bag__mean_of_a_long_bag_is_not_lost_in_rounding():
+    lift = made_lift(np.random.default_rng(0), 1, 0, context=kernel.EVERYTHING)
+    lift = lift._replace(shift=np.zeros(1, np.float32), scale=np.ones(1, np.float32))
+    got = lifted(lift, np.full((300_000, 1), 0.1, np.float32))
+    np.testing.assert_allclose(got[0, 3], np.float32(0.1), rtol=1e-7)
 
 
 @pytest.mark.parametrize("transform", [kernel.NO_TRANSFORM, kernel.SQRT, kernel.LOG1P])

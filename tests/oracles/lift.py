@@ -27,8 +27,9 @@ def lift_bag(lift, rows, out):
         turns = scaled @ lift.frequencies.astype(np.float64) + lift.phases.astype(np.float64)
         parts.append(np.sqrt(2 / n) * np.cos(2 * np.pi * turns))
     if lift.context:
-        parts += [np.tile(scaled.max(axis=0), (len(rows), 1))]
-        parts += [np.tile(scaled.min(axis=0), (len(rows), 1))]
+        own = scaled if lift.context == 1 else np.concatenate(parts, axis=1)
+        pooled = [own.max(axis=0), own.min(axis=0), own.mean(axis=0)][: 1 + lift.context]
+        parts += [np.tile(each, (len(rows), 1)) for each in pooled]
     parts.append(np.ones((len(rows), 1)))
     out[:] = np.concatenate(parts, axis=1)
 
