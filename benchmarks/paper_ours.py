@@ -55,8 +55,14 @@ MODES = {
     # they are best in the end. How long the winner is trained is the default's business.
     "best": Mode(
         grid={
-            "lift": ["none", "fourier:300:1", "context", "context,fourier:300:0.5"],
+            "lift": [
+                "none",
+                "fourier:300:1",
+                "context,fourier:300:0.5",
+                "context:all,fourier:300:0.5",
+            ],
             "scale": ["auto", "unit"],
+            "subconcepts": [1, 5],
         },
         sparse_grid={
             "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],

@@ -292,7 +292,7 @@ def write_page(path: Path, lines: Sequence[Line], commit: str) -> None:
     results = Results(lines)
     budgets = {x["method"]: x["n_settings"] for x in lines if "n_settings" in x}
     peers = ", ".join(f"{COLUMNS[m]} {budgets[m]} settings" for m in PEERS if m in budgets)
-    best = f"lift and scale chosen from {budgets.get('best', 0)} settings"
+    best = f"lift, scale and K chosen from {budgets.get('best', 0)} settings"
     page = [PREFACE.format(best=best, peers=peers or "none was there")]
     known = [name for name in results.sets() if results.values(name, "default", "coverage")]
     page += ["## Goals\n", "In brackets the number of splits.\n", *targets_table(results)]
