@@ -30,7 +30,7 @@ from streammiml.bags.writer import BagWriter
 from streammiml.config import TrainConfig
 from streammiml.search.tune import tune
 
-PAIRS = 5
+PAIRS = 3
 
 
 def scene(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
@@ -96,7 +96,7 @@ def equal_trials(folder: Path, smoke: bool) -> dict[str, Any]:
     n_bags, n_labels = (60, 4) if smoke else (3000, 20)
     bags = [rng.normal(size=(8, 100)) for _ in range(n_bags)]
     store = stored(folder / "x.zarr", bags, rng.random((n_bags, n_labels)) < 0.1)
-    config = TrainConfig(max_steps=50 if smoke else 200_000, validation=0.0, epochs=300)
+    config = TrainConfig(max_steps=50 if smoke else 400_000, validation=0.0, epochs=600)
     grid = {"step_size": [0.001 * (1 + i) for i in range(8)]}
 
     def seconds(workers: int, turn: int) -> float:
