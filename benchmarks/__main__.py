@@ -18,9 +18,15 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.p
 
 
 def commit() -> str:
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=7"]
-    found = subprocess.run(words, cwd=HERE, capture_output=True, text=True)
-    return found.stdout.strip() or "unknown"
+    """The commit, and whether anything but results has changed since."""
+
+    def said(*words: str) -> str:
+        return subprocess.run(words, cwd=HERE, capture_output=True, text=True).stdout.strip()
+
+    found = said("git", "describe", "--always", "--abbrev=7")
+    here = (":/", f":(exclude,top){HERE.name}/results")
+    changed = said("git", "status", "--porcelain", "--untracked-files=no", "--", *here)
+    return (found or "unknown") + ("-dirty" if changed else "")
 
 
 def main() -> None:

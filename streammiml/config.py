@@ -145,7 +145,7 @@ class LiftSpec:
 
     def __str__(self) -> str:
         parts = [f"fourier:{self.n_fourier}:{self.bandwidth:g}"] if self.n_fourier else []
-        parts += [("context", "context:all")[self.context - 1]] if self.context else []
+        parts += [("", "context", "context:all")[self.context]] if self.context else []
         return ",".join(parts) or "none"
 
     def width(self, n_features: int) -> int:

@@ -78,7 +78,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         ``auto``, ``none``, ``unit``, ``standard``, ``standard+unit`` or ``maxabs``, with ``sqrt:``
         or ``log1p:`` before it for counts.
     lift
-        Features added in flight: ``fourier:N[:BANDWIDTH]``, ``context``, or both with a comma.
+        Features added in flight: ``fourier:N[:BANDWIDTH]``, ``context[:all]``, or both,
+        with a comma.
     epochs
         Passes over the training bags at most; unless given, see ``validation``.
     max_steps

@@ -23,6 +23,9 @@ _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
 PAGE = 4096
 HOT_BYTES = 2 << 20
+MOST_BLOCK = 16 << 20
+"""Of the blocks that the library cuts a chunk into: it takes memory for three."""
+_UNKNOWN = 8  # The flag of a format to come, which it looks at only when it unpacks whole chunks.
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
@@ -135,15 +138,15 @@ def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
 
 @njit
 def decompress(
-    whole: int, part: int, sources: I64, lengths: I64, sizes: I64, skips: I64, wanted: I64,
-    target: U8,
+    whole: int, part: int, sources: I64, lengths: I64, sizes: I64, padded: NDArray[np.bool_],
+    skips: I64, wanted: I64, target: U8,
 ) -> int:  # fmt: skip
     """Decompress blosc chunks, or parts of them, end to end; −1, or the first that fails.
 
-    Of the ``sizes`` bytes that a chunk holds at least, the ``wanted`` after ``skips`` are taken.
-    ``whole`` and ``part`` are the addresses of the library's functions. It takes a chunk's word: it
-    would read on behind it, or leave values as they were. So what its header says is compared
-    first.
+    Of the ``sizes`` bytes that a chunk holds, or a ``padded`` one at least, the ``wanted`` after
+    ``skips`` are taken. ``whole`` and ``part`` are the addresses of the library's functions. They
+    take a chunk's word: they would read on behind it, leave values as they were, or ask for as much
+    memory as it says. So what its header says is compared first.
     """
     to = np.int64(target.ctypes.data)
     for i in range(len(lengths)):
@@ -151,14 +154,16 @@ def decompress(
         if lengths[i] < 16 or _half_word_at(of + 12) > lengths[i]:
             return i
         holds = _half_word_at(of + 4)
-        if holds < sizes[i]:
+        if holds < sizes[i] or (holds > sizes[i] and not padded[i]):
             return i
         if holds == wanted[i]:
             if _decompress(whole, of, to, holds) != holds:
                 return i
         else:
-            item = _half_word_at(of) >> 24
-            if item == 0 or skips[i] % item or wanted[i] % item:
+            item, flags = _half_word_at(of) >> 24, _half_word_at(of) >> 16
+            if item == 0 or skips[i] % item or wanted[i] % item or flags & _UNKNOWN:
+                return i
+            if _half_word_at(of + 8) > MOST_BLOCK:
                 return i
             if _take(part, of, skips[i] // item, wanted[i] // item, to) != wanted[i]:
                 return i

@@ -31,8 +31,9 @@ from streammiml.notebook import listed, table_html
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
-MODEL_FORMAT = 1
-"""Raised when a file of this version could not be read by the one before."""
+MODEL_FORMAT = 2
+"""The highest version that is read. A file says the lowest that can read it: 2 knows a context of
+Fourier features."""
 MODEL_FILE = "model.safetensors"
 LANES = 8
 """Kernels take the shared dimension padded with zeros to a multiple of this."""
@@ -40,6 +41,7 @@ LANES = 8
 _KEY = "streammiml"
 _MAX_HEADER = 64 * 2**20
 _DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U64": "<u8"}
+_CONTEXTS = (False, True, "all")
 _CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
 
 
@@ -256,7 +258,8 @@ class Model:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model whole or not at all; returning means that it is on the disk."""
         tensors, content = self._parts()
-        save_tensors(path, tensors, content, kind="model", version=MODEL_FORMAT)
+        version = 2 if self.lift.context == 2 else 1
+        save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors and all else, as they are written."""
@@ -324,7 +327,6 @@ class Model:
 
 
 _LIFT_ARRAYS = ("shift", "scale", "frequencies", "phases")
-_CONTEXTS = (False, True, "all")
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:

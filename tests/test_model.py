@@ -225,6 +225,15 @@ def test_load__refuses_a_header_over_the_bound_even_where_the_file_is_that_long(
         Model.load(path)
 
 
+@pytest.mark.parametrize(("context", "version"), [(0, 1), (1, 1), (2, 2)])
+def test_model__says_the_lowest_version_that_can_read_it(tmp_path, context, version):
+    made_model(context=context, n=2).save(tmp_path / "m.safetensors")
+    assert load_tensors(tmp_path / "m.safetensors", kind="model", version=version)
+    if version > 1:
+        with pytest.raises(StreammimlError, match="was written by format 2, this reads up to 1"):
+            load_tensors(tmp_path / "m.safetensors", kind="model", version=1)
+
+
 def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **content):
     """The file with parts exchanged and a checksum that matches again."""
     arrays, inside = load_tensors(path, kind="model", version=MODEL_FORMAT)
@@ -235,7 +244,7 @@ def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **
 
 def test_load__names_a_format_of_the_future(saved):
     resaved(saved, version=MODEL_FORMAT + 6, kind="anything")
-    message = r"was written by format 7, this reads up to 1; install a newer streammiml"
+    message = r"was written by format 8, this reads up to 2; install a newer streammiml"
     with pytest.raises(StreammimlError, match=message):
         Model.load(saved)
 

@@ -81,7 +81,7 @@ def _blosc() -> Callable[[int, int, int, int], int] | None:
 
 @cache
 def unpackers() -> tuple[int, ...]:
-    """Addresses of the same function and of the one for parts of chunks; none if one is missing."""
+    """Addresses of what unpacks a chunk and what takes a part of one; none if either is missing."""
     try:
         library = ctypes.CDLL(blosc.__file__)
         found = (library.blosc_decompress_ctx, library.blosc_getitem)

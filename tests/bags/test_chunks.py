@@ -4,6 +4,7 @@ import json
 import struct
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -308,24 +309,61 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["direct", "numcodecs"])
+@pytest.mark.parametrize("way", ["compiled", "direct", "numcodecs"])
 @pytest.mark.parametrize("lie", LIES)
 def test_chunk_with_the_right_checksum__that_does_not_decode_is_refused(
-    tmp_path, monkeypatch, lie, direct
+    tmp_path, monkeypatch, lie, way
 ):
     """Others can seal what they wrote wrongly; no byte behind it is read, none is left unset."""
-    if not direct:
+    if way == "numcodecs":
         monkeypatch.setattr(zarr_rows, "_blosc", lambda: None)
     coding, wrong = LIES[lie]
     pack = {"blosc": lambda v: blosc.compress(v, b"lz4", 5, 0), "zstd": zstd.compress}
     right = pack.get(coding, gzip.GZip().encode)(np.arange(100, dtype="f4"))
     raws, elements = [bytes(right), bytes(wrong), bytes(right)], [100, 100, 70]
-    array = VerifiedArray(*chunks_as_they_are(tmp_path, raws, coding=coding, elements=elements))
+    place, *rest = chunks_as_they_are(tmp_path, raws, coding=coding, elements=elements)
+    array = VerifiedArray(LocalPlace(tmp_path) if way == "compiled" else place, *rest)
+    if way == "compiled":
+        array.unpackers = zarr_rows.unpackers
     np.testing.assert_array_equal(array.read(200, 270), np.arange(70))
-    with pytest.raises(
-        StoreError, match=r"/x lies: x from element \d+ on cannot be read: .*; rest"
-    ):
-        array.read(0, 270)
+    for wanted in [(0, 270), (100, 200), (110, 120)]:
+        for read in (array.read, lambda *wanted: array.read_many([wanted])):
+            with pytest.raises(
+                StoreError, match=r"/x lies: x from element \d+ on cannot be read: .*; rest"
+            ):
+                read(*wanted)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda raw: with_number(raw, 8, 700_000_000),
+        lambda raw: raw[:2] + bytes([raw[2] | 8]) + raw[3:],
+    ],
+    ids=["blocks longer than memory", "a format to come"],
+)
+def test_parts_of_the_last_chunk__are_taken_of_none_that_says_what_cannot_be(tmp_path, changed):
+    raws, elements = [bytes(blosc_chunk(100)), changed(bytes(blosc_chunk(100)))], [100, 70]
+    _, *rest = chunks_as_they_are(tmp_path, raws, coding="blosc", elements=elements)
+    array = VerifiedArray(LocalPlace(tmp_path), *rest)
+    array.unpackers = zarr_rows.unpackers
+    assert array._read_together([(110, 120)]) is None
+    if has_fast_way():
+        assert array._read_together([(10, 20)]) is not None
+
+
+def test_chunks__whose_records_leave_a_gap_are_not_taken_together(tmp_path):
+    raws = [bytes(blosc_chunk(100))] * 3
+    _, name, entry, files, decode = chunks_as_they_are(
+        tmp_path, raws, coding="blosc", elements=[90, 100, 100]
+    )
+    table = np.frombuffer((tmp_path / table_key("x")).read_bytes(), RECORD).copy()
+    table["first"] = [0, 100, 190]
+    (tmp_path / table_key("x")).write_bytes(table.tobytes())
+    entry = replace(entry, pages=table_pages(table))
+    array = VerifiedArray(LocalPlace(tmp_path), name, entry, files, decode)
+    array.unpackers = zarr_rows.unpackers
+    assert array._read_together([(0, 280)]) is None
 
 
 def test_cached_range__of_chunks_that_differ_decodes_each_about_once(tmp_path):
