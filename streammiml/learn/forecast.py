@@ -114,8 +114,7 @@ def _sample(ready: Prepared) -> tuple[BagBlock, float]:
             start, stop = plan.bags_of(int(plan.blocks_at(0, np.array([place]))[0]))
             parts.append(listed.read(start, stop))
         else:
-            bags = plan.bags_at(0, place * plan.block_bags, (place + 1) * plan.block_bags)
-            parts.append(listed.read_bags(bags[bags < plan.n_bags]))
+            parts.append(listed.read_bags(plan.bags_at(0, *plan.bags_of(place))))
         n_bags, n_bytes = n_bags + len(parts[-1]), n_bytes + parts[-1].nbytes
         if n_bags >= SAMPLE_BAGS or n_bytes >= SAMPLE_BYTES:
             break
