@@ -83,9 +83,12 @@ def methods_of(name: str, smoke: bool) -> list[str]:
 
 def settings_key(method: str) -> str:
     """A name for all that decides what a method does, as far as settings go."""
-    if method not in MODES:
+    if method in paper_peers.PEERS:
         return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
-    mode, base = MODES[method], TrainConfig().recorded()
+    base = TrainConfig().recorded()
+    if method not in MODES:
+        return key_of({"digits": method, "base": base})
+    mode = MODES[method]
     ours = {"given": dict(mode.given), "grid": dict(mode.grid), "steps": mode.trial_steps}
     if mode.sparse_grid is not None:
         ours["sparse_grid"] = dict(mode.sparse_grid)
