@@ -282,7 +282,8 @@ NOTES = """## Notes
   were changed; a second *best* (8 settings) was seen on splits 0 to 2, after which lifts that pool
   Fourier features and K of 1 came in, by seeds 100 to 102 of Letter Frost, MSRC v2 and Scene. So
   default and *best* are flattered by an unknown amount, *best* the more; seeds from 10 on are
-  untouched. Birds took no part in these choices. *Best* of Reuters and of birds is still the second.
+  untouched. Birds took no part in these choices. *Best* of Reuters and of birds is still the
+  second.
 - With two or three splits "within 1 s.e." says little, and no comparison with a peer is settled.
 - Context joins each bag's extremes to its rows: better ranking, worse key instances. Where
   those matter, take the default.
