@@ -67,6 +67,9 @@ class _Ahead(Generic[Item, Result]):
                 if not self._stopped:
                     self._done[number] = outcome
                 self._changed.notify_all()
+            # An error knows this frame, and the frame must not know it: a circle would hold all
+            # that was read.
+            del outcome
 
     @property
     def _full(self) -> bool:
@@ -95,7 +98,10 @@ class _Ahead(Generic[Item, Result]):
         if isinstance(error, StopIteration):
             return False, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error
         return True, result
 
     def stop(self) -> None:
