@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,17 @@ class MemoryBags(Bags):
         """Bags ``start`` to ``stop``, sharing memory; row labels cost nothing and come along."""
         self._check_range(start, stop)
         return self._block.slice(start, stop)
+
+    def at_hand(self) -> BagBlock | None:
+        """The block itself, unless its arrays have gaps or may not be written to."""
+        block, rows = self._block, self._block.rows
+        arrays: list[NDArray[Any]] = [block.bag_offsets, block.label_offsets, block.label_indices]
+        if isinstance(rows, SparseRows):
+            arrays += [rows.offsets, rows.columns, rows.values]
+        else:
+            arrays.append(rows)
+        # Another flag is another type to the compiler.
+        return block if all(array.flags.carray for array in arrays) else None
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag."""

@@ -67,6 +67,10 @@ class Bags(ABC):
         """What :meth:`read` gives for each range, without row labels; stores read them together."""
         return [self.read(*each, row_labels=False) for each in ranges]
 
+    def at_hand(self) -> BagBlock | None:
+        """All bags, if they are in memory as kernels take them; reading would be copying then."""
+        return None
+
     @abstractmethod
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Rows of each bag, without reading rows."""

@@ -3,7 +3,7 @@
 Blocks come in groups, so that what is worked out bag by bag is worked out for many at once. A group
 is a table with a line for each bag. A calendar holds the lines by the batch in which they are due,
 and the blocks until the last of their bags has been laid out. Where a plan mixes all blocks they
-are read once: their lines stay, and are sorted anew each epoch.
+are read once, and an epoch is an order of bag numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.plan import Plan
-from streammiml.errors import StoreError
 from streammiml.laying import collect, enter, lay, locate
 
 I64 = NDArray[np.int64]
@@ -28,6 +27,7 @@ _SIGN = np.uint64(1 << 63)
 ROUND, TURN, NUMBER, LEFT_OUT, ROWS, N_ROWS, LABELS, N_LABELS = range(8)
 COLUMNS, VALUES, N_VALUES = range(8, 11)
 _WIDTH = 11
+NO_LINES = np.empty((0, _WIDTH), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,6 @@ def set_turns(
     # Turns are compared as whole numbers without sign.
     table[:, TURN] = (plan.turns_of(epoch, numbers) ^ _SIGN).view(np.int64)
     table[:, LEFT_OUT] = left_out
-
-
-def in_turn(lines: I64) -> I64:
-    """Lines in the order of their visit."""
-    return lines[np.lexsort((lines[:, TURN], lines[:, ROUND]))]
 
 
 def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> list[Any]:
@@ -108,7 +103,7 @@ class Calendar:
         # Lists of lines by batch, in a ring: none is due later than a window and two groups.
         ring = min(n_batches, plan.window // step + 4)
         self._heads = np.full(max(ring, 1), -1)
-        self._lines = self._out = np.empty((0, _WIDTH), np.int64)
+        self._lines = self._out = NO_LINES
         self._next = self._free = np.empty(0, np.int64)
         self._n_free = 0
         self._held: dict[int, list[Group]] = defaultdict(list)
@@ -142,44 +137,33 @@ class Calendar:
         out = self._out
         found = collect(number, self._lines, self._next, self._heads, self._free, self._n_free, out)
         self._n_free += found
-        return in_turn(out[:found]), self._held.pop(number, [])
+        lines = out[:found]
+        in_turn = np.lexsort((lines[:, TURN], lines[:, ROUND]))
+        return lines[in_turn], self._held.pop(number, [])
 
 
-class Everything:
-    """All bags of a plan that mixes all blocks: sorted anew each epoch, in memory all the time."""
+def visits(plan: Plan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
+    """An epoch of a plan that mixes all blocks, so many rounds at a time.
 
-    def __init__(self, plan: Plan, groups: Sequence[Group]) -> None:
-        self._plan = plan
-        self._table = np.concatenate([group.table for group in groups])
-        self._held = [group.held for group in groups]
-        if len(self._table) != plan.n_bags:
-            raise StoreError(f"{len(self._table)} bags were read of {plan.n_bags}")
-
-    @property
-    def numbers(self) -> I64:
-        """Numbers of the bags, in the order in which :meth:`batches` is told what is left out."""
-        return self._table[:, NUMBER]
-
-    def batches(
-        self, epoch: int, step: int, left_out: NDArray[np.bool_]
-    ) -> Iterator[tuple[int, I64]]:
-        """Batches of so many rounds: the place of the first bag, and lines in turn."""
-        plan, table = self._plan, self._table
-        positions = np.empty(plan.n_blocks, np.int64)
-        positions[plan.blocks_at(epoch, np.arange(plan.n_blocks))] = np.arange(plan.n_blocks)
-        set_turns(table, plan, epoch, positions[self.numbers // plan.block_bags], left_out)
-        # A block is there all the time; where blocks come and go, one at the end of the circle has
-        # two stays, and its rounds say which.
-        rounds = table[:, ROUND] % plan.n_blocks
-        table[:, ROUND] = rounds
-        # Sixteen bits are sorted by counting; the turns of a batch when it is due.
-        narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
-        order = np.argsort(narrow, kind="stable")
-        ends = np.cumsum(np.bincount(rounds, minlength=plan.n_blocks)).tolist()
-        start = 0
-        for stop in [*ends[step - 1 : -1 : step], ends[-1]]:
-            yield start, in_turn(table[order[start:stop]])
-            start = stop
+    Gives the place of the first bag and the numbers of the bags in the order of their visit.
+    """
+    numbers, blocks = np.arange(plan.n_bags), np.arange(plan.n_blocks)
+    positions = np.empty(plan.n_blocks, np.int64)
+    positions[plan.blocks_at(epoch, blocks)] = blocks
+    # A block is there all the time; where blocks come and go, one at the end of the circle has
+    # two stays, and its rounds say which.
+    rounds = positions[numbers // plan.block_bags] + plan.delays_of(epoch, numbers)
+    rounds %= plan.n_blocks
+    turns = plan.turns_of(epoch, numbers)
+    # Sixteen bits are sorted by counting; the turns of a batch when it is due.
+    narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
+    order = np.argsort(narrow, kind="stable")
+    ends = np.cumsum(np.bincount(rounds, minlength=plan.n_blocks)).tolist()
+    start = 0
+    for stop in [*ends[step - 1 : -1 : step], ends[-1]]:
+        due = order[start:stop]
+        yield start, due[np.lexsort((turns[due], rounds[due]))]
+        start = stop
 
 
 def laid_out(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:

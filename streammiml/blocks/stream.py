@@ -2,7 +2,8 @@
 
 Blocks are read and checked by threads, several at a time; one more thread takes the bags of some
 rounds out of the blocks that are held and lays them end to end. The consumer gets batches: bags in
-the order of their visit, which depends on the plan alone.
+the order of their visit, which depends on the plan alone. Bags that are in memory anyway are not
+read, and stay where they are.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.views import Bags
 from streammiml.blocks.mixing import (
     LEFT_OUT,
+    NO_LINES,
     NUMBER,
     Calendar,
-    Everything,
     Group,
     group_of,
     laid_out,
     set_turns,
+    visits,
 )
 from streammiml.blocks.plan import Plan
 from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
+from streammiml.errors import StoreError
 
 MOST_ROUNDS = 64
 """The deadline is that of so many reads."""
@@ -41,14 +44,16 @@ LeaveOut = Callable[[int, I64], NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Bags in the order of their visit."""
+    """Bags to be visited, one after the other."""
 
     epoch: int
     bags: BagBlock
+    visit: I64
+    """Which of ``bags`` come, in this order."""
     numbers: I64
-    """Numbers of the bags in the store."""
+    """Their numbers in the store."""
     places: I64
-    """Places of the bags in the epoch; those of bags left out are missing."""
+    """Their places in the epoch; those of bags left out are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,7 @@ class Stream:
         self._leave_out = leave_out or (lambda _, bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._closed = False
+        self._block = store.at_hand()
         way = self._drawn
         if plan.order == "blocks":
             way = self._rolling if plan.window < plan.n_blocks else self._kept
@@ -146,9 +152,10 @@ class Stream:
             numbers = self._plan.bags_at(span.epoch, span.start, span.stop)
             kept = ~self._leave_out(span.epoch, numbers)
             numbers, places = numbers[kept], np.arange(span.start, span.stop)[kept]
-            return Batch(
-                span.epoch, self._store.read_bags(numbers, row_labels=False), numbers, places
-            )
+            if self._block is not None:
+                return Batch(span.epoch, self._block, numbers, numbers, places)
+            bags = self._store.read_bags(numbers, row_labels=False)
+            return Batch(span.epoch, bags, np.arange(len(bags)), numbers, places)
 
         settings = self._settings
         spans = _spans(self._plan.n_bags, settings.batch_bags, epoch, place)
@@ -158,16 +165,29 @@ class Stream:
     def _kept(self, epoch: int, place: int) -> Iterator[Batch]:
         """All blocks mixed with each other: read once, and held."""
         plan, step = self._plan, self._settings.rounds(self._plan)
-        depth = self._settings.groups_ahead(plan)
-        with self._readers(self._read, _everything(plan, step), depth) as groups:
-            everything = Everything(plan, list(groups))
+        groups = self._everything(step) if self._block is None else []
+        lines = np.concatenate([NO_LINES, *(group.table for group in groups)])
+        if groups and len(lines) != plan.n_bags:
+            raise StoreError(f"{len(lines)} bags were read of {plan.n_bags}")
         while not self._closed:
-            left_out = self._leave_out(epoch, everything.numbers)
-            for first, lines in everything.batches(epoch, step, left_out):
-                batch = self._laid_out(epoch, lines, first, place)
-                if batch is not None:
-                    yield batch
+            left_out = self._leave_out(epoch, np.arange(plan.n_bags))
+            for first, numbers in visits(plan, epoch, step):
+                places = first + np.arange(len(numbers))
+                kept = ~left_out[numbers] & (places >= place)
+                if kept.any():
+                    numbers, places = numbers[kept], places[kept]
+                    if self._block is not None:
+                        yield Batch(epoch, self._block, numbers, numbers, places)
+                    else:
+                        yield self._laid_out(epoch, lines[numbers], places)
             epoch, place = epoch + 1, 0
+
+    def _everything(self, step: int) -> list[Group]:
+        """All blocks, in the order of the store, and a line for each bag."""
+        plan, n = self._plan, self._plan.n_blocks
+        wanted = (list(range(first, min(first + step, n))) for first in range(0, n, step))
+        with self._readers(self._read, wanted, self._settings.groups_ahead(plan)) as groups:
+            return list(groups)
 
     def _rolling(self, epoch: int, place: int) -> Iterator[Batch]:
         """Blocks that come and go, each mixed with those before and after it."""
@@ -184,11 +204,12 @@ class Stream:
                     if number:
                         calendar.enter(next(groups))
                     lines, held = calendar.collect(number)
-                    batch = self._laid_out(epoch, lines, at, place)
+                    places = at + np.arange(len(lines))
+                    kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
+                    if kept.any():
+                        yield self._laid_out(epoch, lines[kept], places[kept])
                     at += len(lines)
                     del held
-                    if batch is not None:
-                        yield batch
             epoch, place = epoch + 1, 0
 
     def _read(self, blocks: list[int]) -> Group:
@@ -205,15 +226,11 @@ class Stream:
         set_turns(group.table, self._plan, epoch, positions, self._leave_out(epoch, numbers))
         return group
 
-    def _laid_out(self, epoch: int, lines: I64, first: int, place: int) -> Batch | None:
-        """The batch of lines at places from ``first`` on; none before ``place``, or left out."""
-        places = first + np.arange(len(lines))
-        kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
-        if not kept.any():
-            return None
-        lines, store = lines[kept], self._store
+    def _laid_out(self, epoch: int, lines: I64, places: I64) -> Batch:
+        """The bags of these lines, copied end to end."""
+        store = self._store
         bags = laid_out(lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse)
-        return Batch(epoch, bags, lines[:, NUMBER].copy(), places[kept])
+        return Batch(epoch, bags, np.arange(len(lines)), lines[:, NUMBER].copy(), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +253,6 @@ class _Load:
 
     positions: list[int]
     blocks: list[int]
-
-
-def _everything(plan: Plan, step: int) -> Iterator[list[int]]:
-    """All blocks, as they lie in the store."""
-    for first in range(0, plan.n_blocks, step):
-        yield list(range(first, min(first + step, plan.n_blocks)))
 
 
 def _first_positions(plan: Plan, first: int, step: int) -> I64:

@@ -149,12 +149,12 @@ def _timed(store: Bags, config: TrainConfig, sample: BagBlock) -> tuple[float, f
     settings = Settings(config.seed, config.step_size, config.decay, config.max_norm)
     learner = Learner(state.weights, state.averages, settings, state.lift)
     with Sweeper(learner, config.threads) as sweeper:
-        sweeper.sweep(sample, 0, min(8, len(sample)), 0, make_tally())  # Compiles.
+        sweeper.sweep(sample, np.arange(min(8, len(sample))), 0, make_tally())  # Compiles.
         steps, begun = 0, time.monotonic()
         while steps == 0 or time.monotonic() - begun < STEP_SECONDS:
             stop = min(64, len(sample) - steps % len(sample))
             at = steps % len(sample)
-            sweeper.sweep(sample, at, at + stop, steps, make_tally())
+            sweeper.sweep(sample, np.arange(at, at + stop), steps, make_tally())
             steps += stop
         a_step = (time.monotonic() - begun) / steps
     few = sample.slice(0, min(64, len(sample)))

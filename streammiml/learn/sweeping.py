@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.blocks.team import Team
 from streammiml.kernel.sweep import Learner, SweepRoom, Tally, make_sweep_room, make_tally, sweep
 from streammiml.scoring import kernel_block
+
+I64 = NDArray[np.int64]
 
 
 class Sweeper:
@@ -30,26 +34,25 @@ class Sweeper:
     def __exit__(self, *_: object) -> None:
         self._team.close()
 
-    def sweep(self, bags: BagBlock, start: int, stop: int, first_step: int, tally: Tally) -> int:
-        """Visit bags ``start`` to ``stop``; -1, or a step at which training diverged."""
-        block = kernel_block(bags)
-        self._rooms = rooms = [_room_for(room, self._learner, bags) for room in self._rooms]
+    def sweep(self, bags: BagBlock, visit: I64, first_step: int, tally: Tally) -> int:
+        """Visit some of the bags in this order; -1, or a step at which training diverged."""
+        block, longest = kernel_block(bags), _longest(bags, visit)
+        self._rooms = rooms = [_room_for(room, self._learner, *longest) for room in self._rooms]
         if len(rooms) == 1:
-            visit = np.arange(start, stop)
             return sweep(block, visit, first_step, self._learner, rooms[0], tally)
         tallies = [make_tally() for _ in rooms]
-        parts = np.array_split(np.arange(start, stop), len(rooms))
+        starts = np.linspace(0, len(visit), len(rooms) + 1).astype(np.int64).tolist()
         jobs = [
             partial(
                 sweep,
                 block,
-                part,
-                first_step + int(part[0]) - start if len(part) else 0,
+                visit[start:stop],
+                first_step + start,
                 self._learner,
                 room,
                 own,
             )
-            for part, room, own in zip(parts, rooms, tallies, strict=True)
+            for (start, stop), room, own in zip(pairwise(starts), rooms, tallies, strict=True)
         ]
         wrong = [step for step in self._team.run(jobs) if step >= 0]
         for own in tallies:
@@ -58,16 +61,24 @@ class Sweeper:
         return min(wrong, default=-1)
 
 
-def _room_for(room: SweepRoom | None, learner: Learner, bags: BagBlock) -> SweepRoom:
-    """Room for the longest bag of a block, made anew only when it grows."""
-    longest = int(np.diff(bags.bag_offsets).max())
-    rows = bags.rows
+def _longest(bags: BagBlock, visit: I64) -> tuple[int, int | None]:
+    """Most rows of a bag to be visited and, when sparse, most non-zeros."""
+    starts, stops = bags.bag_offsets[visit], bags.bag_offsets[visit + 1]
+    n_rows, rows = int((stops - starts).max()), bags.rows
     if isinstance(rows, np.ndarray):
-        if room is not None and len(room.dense) >= longest:
-            return room
-        return make_sweep_room(learner.weights, learner.lift, longest)
-    most = int(np.diff(rows.offsets[bags.bag_offsets]).max())
-    fits = room is not None and len(room.sparse.offsets) > longest
-    if fits and room is not None and len(room.sparse.values) >= most + longest:
+        return n_rows, None
+    return n_rows, int((rows.offsets[stops] - rows.offsets[starts]).max())
+
+
+def _room_for(
+    room: SweepRoom | None, learner: Learner, n_rows: int, n_values: int | None
+) -> SweepRoom:
+    """Room for the longest bag, made anew only when it grows."""
+    if n_values is None:
+        fits = room is not None and len(room.dense) >= n_rows
+    else:
+        fits = room is not None and len(room.sparse.offsets) > n_rows
+        fits = fits and room is not None and len(room.sparse.values) >= n_values + n_rows
+    if fits and room is not None:
         return room
-    return make_sweep_room(learner.weights, learner.lift, longest, most)
+    return make_sweep_room(learner.weights, learner.lift, n_rows, n_values)

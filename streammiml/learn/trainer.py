@@ -362,15 +362,17 @@ class _Training:
                         return
                     many = min(len(batch.numbers) - done, self._until_event())
                     with self._clock.spending(KERNEL):
-                        wrong = sweeper.sweep(batch.bags, done, done + many, at.step, self._tally)
+                        visit = batch.visit[done : done + many]
+                        wrong = sweeper.sweep(batch.bags, visit, at.step, self._tally)
                     if wrong >= 0:
                         raise StreammimlError(
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
                             f"number; a smaller --step-size than {config.step_size} may help"
                         )
                     ends = batch.bags.bag_offsets
-                    n_bytes = batch.bags.nbytes * many // len(batch.numbers)
-                    self._clock.did(many, int(ends[done + many] - ends[done]), n_bytes)
+                    n_rows = int((ends[visit + 1] - ends[visit]).sum())
+                    n_bytes = batch.bags.nbytes * n_rows // max(1, batch.bags.n_rows)
+                    self._clock.did(many, n_rows, n_bytes)
                     done += many
                     at.step += many
                     at.epoch, at.place = batch.epoch, int(batch.places[done - 1]) + 1

@@ -55,11 +55,11 @@ def visited(store, plan, n, *, epoch=0, place=0, leave_out=None, **read):
     where = {"epoch": epoch, "place": place, "leave_out": leave_out}
     with Stream(store, plan, **where, read=ReadSettings(**read)) as stream:
         for batch in stream:
-            assert len(batch.bags) == len(batch.numbers)
+            assert len(batch.visit) == len(batch.numbers) == len(batch.places)
             for i, number in enumerate(batch.numbers.tolist()):
-                want = store.read(number, number + 1)
-                np.testing.assert_array_equal(batch.bags.rows_of(i), want.rows_of(0))
-                np.testing.assert_array_equal(batch.bags.labels_of(i), want.labels_of(0))
+                want, at = store.read(number, number + 1), int(batch.visit[i])
+                np.testing.assert_array_equal(batch.bags.rows_of(at), want.rows_of(0))
+                np.testing.assert_array_equal(batch.bags.labels_of(at), want.labels_of(0))
                 out.append((batch.epoch, int(batch.places[i]), number))
             if len(out) >= n:
                 return out[:n]
@@ -115,6 +115,36 @@ def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
     got = visited(store, plan, 60, epoch=epoch, place=place, **read)
     assert [bag for _, _, bag in got] == whole[begin : begin + 60]
     assert got[0][:2] == (epoch, place)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("place", [0, 100])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_stream__of_bags_in_memory_leaves_them_where_they_are(order, place, sparse):
+    block = block_of_bags(sparse)
+    bags = MemoryBags(block, n_labels=9)
+    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
+    want = [
+        (epoch, at, bag)
+        for epoch, numbers in enumerate(expected(plan, 3))
+        for at, bag in enumerate(numbers)
+        if (epoch or at >= place) and bag % 5 != 2 + epoch
+    ]
+    options = {"place": place, "leave_out": lambda epoch, numbers: numbers % 5 == 2 + epoch}
+    assert visited(bags, plan, len(want), **options) == want
+    with Stream(bags, plan, read=ReadSettings(batch_bags=8)) as stream:
+        assert all(batch.bags is bags.at_hand() for batch in itertools.islice(stream, 60))
+
+
+def test_stream__bags_in_memory_that_kernels_do_not_take_are_copied():
+    block = block_of_bags(sparse=False)
+    block.rows.flags.writeable = False
+    bags = MemoryBags(block, n_labels=9)
+    plan = Plan(order="blocks", n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
+    assert bags.at_hand() is None
+    assert [bag for *_, bag in visited(bags, plan, N_BAGS)] == next(expected(plan, 1))
+    with Stream(bags, plan, read=ReadSettings()) as stream:
+        assert next(iter(stream)).bags.rows.flags.carray
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -38,7 +38,7 @@ def trained(n_threads, n_epochs=4):
         for epoch in range(n_epochs):
             for start in range(0, 600, 50):
                 step = epoch * 600 + start
-                assert sweeper.sweep(train, start, start + 50, step, tally) == -1
+                assert sweeper.sweep(train, np.arange(start, start + 50), step, tally) == -1
     return model, tally
 
 
@@ -61,7 +61,7 @@ def test_sweeper__several_threads_visit_every_bag_and_learn_as_much(n_threads):
 def test_sweeper__fewer_bags_than_threads_is_no_trouble():
     tally = make_tally()
     with Sweeper(learner(), 4) as sweeper:
-        assert sweeper.sweep(bags(3, 0), 0, 2, 0, tally) == -1
+        assert sweeper.sweep(bags(3, 0), np.arange(2), 0, tally) == -1
     assert tally.counts[0] == 2
 
 
@@ -69,4 +69,4 @@ def test_sweeper__the_first_step_that_diverged_is_told():
     model = learner()
     model.weights.labels[...] = np.nan
     with Sweeper(model, 2) as sweeper:
-        assert sweeper.sweep(bags(10, 0), 0, 10, 40, make_tally()) == 40
+        assert sweeper.sweep(bags(10, 0), np.arange(10), 40, make_tally()) == 40
