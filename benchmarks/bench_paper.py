@@ -21,6 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks.paper_sets import DOCUMENTS, FIGURES, FILES, PaperSet, folds, lo
 from benchmarks.paper_table import write_page
 from streammiml.bags.block import SparseRows
 from streammiml.config import TrainConfig
+from streammiml.learn.scaler import auto_scale
 from streammiml.measure.metric import ScoredBlock
 from streammiml.measure.registry import chosen
 from streammiml.search.grid import key_of
@@ -85,7 +87,14 @@ def settings_key(method: str) -> str:
     """A name for all that decides what a method does, as far as settings go."""
     if method in paper_peers.PEERS:
         return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
-    base = TrainConfig().recorded()
+    # What ``auto`` makes of a set is no setting, and decides as much.
+    names = ("sparse", "negative", "fractional")
+    rule = [
+        str(auto_scale(zero_share=share, **dict(zip(names, facts, strict=True))))
+        for share in (0.0, 0.5)
+        for facts in product((False, True), repeat=3)
+    ]
+    base = {**TrainConfig().recorded(), "auto": rule}
     if method not in MODES:
         return key_of({"digits": method, "base": base})
     mode = MODES[method]

@@ -51,22 +51,20 @@ MODES = {
         },
     ),
     "default": Mode(),
-    # Unit rows learn slowly at first: after a 25th of the steps they are discarded, and on MSRC v2
-    # they are best in the end. How long the winner is trained is the default's business.
+    # All on as many steps: rows of one length learn slowly at first, and are discarded after a
+    # 25th of the steps where they are best in the end. How long the winner is trained is the
+    # default's business.
     "best": Mode(
         grid={
-            "lift": [
-                "none",
-                "fourier:300:1",
-                "context,fourier:300:0.5",
-                "context:all,fourier:300:0.5",
-            ],
-            "scale": ["auto", "unit"],
+            "lift": ["none", "fourier:300:1", "context:all", "context:all,fourier:300:0.5"],
+            "scale": ["auto", "sqrt:unit"],
             "subconcepts": [1, 5],
+            "shared_space": [True, False],
         },
         sparse_grid={
             "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],
             "subconcepts": [1, 5],
+            "shared_space": [True, False],
         },
         trial_steps=20_000,
     ),

@@ -126,7 +126,7 @@ def test_sparse_fit__has_the_deviations_of_the_dense_one_and_no_centre(rows, sca
     ("rows", "scale"),
     [
         ([[0, 3, 0], [1, 0, 0]], "sqrt:unit"),
-        ([[0, 0.5, 0], [0.2, 0, 0.3]], "standard+unit"),
+        ([[0, 0.5, 0], [0.2, 0, 0.3]], "sqrt:standard+unit"),
         ([[9, 3, 7], [1, 5, 0]], "standard"),
         ([[0, -3, 0], [1, 0, 0]], "standard"),
         ([[0.1, 0.2, 0.3], [0.1, 0.4, 0.5]], "standard"),
@@ -134,6 +134,17 @@ def test_sparse_fit__has_the_deviations_of_the_dense_one_and_no_centre(rows, sca
 )
 def test_auto__chooses_by_signs_zeros_and_fractions(rows, scale):
     assert fitted(np.array(rows, np.float32), "auto").scale == scale
+
+
+@given(rows=rows_of_features(), zeros=st.floats(0, 0.6), cut=st.integers(0, 60), data=st.data())
+def test_auto__fits_what_it_chooses(rows, zeros, cut, data):
+    rows = np.where(np.random.default_rng(len(rows)).random(rows.shape) < zeros, 0, rows)
+    kind = data.draw(st.sampled_from(["as they are", "positive", "whole", "whole float"]))
+    rows = rows if kind == "as they are" else np.abs(rows)
+    if kind.startswith("whole"):
+        rows = np.minimum(np.rint(rows), 255).astype("u1" if kind == "whole" else "f4")
+    found = fitted(rows, "auto", cuts=[min(cut, len(rows))])
+    assert same_bytes(found.lift, fitted(rows, found.scale).lift)
 
 
 @pytest.mark.parametrize(
