@@ -92,23 +92,34 @@ def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     piece = 0
     for i in range(len(ranges)):
         fd, offset, size, address, n_pieces, past = ranges[i]
-        stop = piece + n_pieces
-        if past:
-            skip = offset % PAGE
-            if _read_pages(fd, offset - skip, skip + size, address - skip) < skip + size:
-                return i
-        while piece < stop:
-            # So few bytes at once that they are checked while they are in the cache.
-            some, n_bytes = piece, np.int64(0)
-            while some < stop and (past or n_bytes < HOT_BYTES):
-                n_bytes += sizes[some]
-                some += 1
-            if not past and _read(fd, offset, n_bytes, address) < n_bytes:
-                return i
-            if first_wrong_at(address, sizes[piece:some], crcs[piece:some]) >= 0:
-                return i
-            piece, offset, address = some, offset + n_bytes, address + n_bytes
+        if not fetch_one(fd, offset, size, address, past, sizes, crcs, piece, piece + n_pieces):
+            return i
+        piece += n_pieces
     return -1
+
+
+@njit
+def fetch_one(
+    fd: int, offset: Any, size: int, address: Any, past: int, sizes: I64, crcs: NDArray[np.uint64],
+    piece: int, stop: int,
+) -> bool:  # fmt: skip
+    """Read one range, which consists of pieces ``piece`` to ``stop``; whether all is right."""
+    if past:
+        skip = offset % PAGE
+        if _read_pages(fd, offset - skip, skip + size, address - skip) < skip + size:
+            return False
+    while piece < stop:
+        # So few bytes at once that they are checked while they are in the cache.
+        some, n_bytes = piece, np.int64(0)
+        while some < stop and (past or n_bytes < HOT_BYTES):
+            n_bytes += sizes[some]
+            some += 1
+        if not past and _read(fd, offset, n_bytes, address) < n_bytes:
+            return False
+        if first_wrong_at(address, sizes[piece:some], crcs[piece:some]) >= 0:
+            return False
+        piece, offset, address = some, offset + n_bytes, address + n_bytes
+    return True
 
 
 @njit

@@ -20,7 +20,10 @@ _UNIT = 64 << 10
 """Sizes are rounded up to these, or to an eighth, so that one fits another's memory."""
 _LINE = 64
 
-_idle: dict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+Memory = tuple[NDArray[np.uint8], int]
+"""With its address, which takes longer to ask for than to keep."""
+
+_idle: dict[int, list[Memory]] = defaultdict(list)
 _kept = 0
 
 
@@ -29,15 +32,15 @@ class _Loan:
 
     __slots__ = ("__array_struct__", "_memory")
 
-    def __init__(self, memory: NDArray[np.uint8]) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
         # Not the interface, a dictionary: numpy takes twice as long to read it.
-        self.__array_struct__: Any = memory.__array_struct__
+        self.__array_struct__: Any = memory[0].__array_struct__
 
     def __del__(self) -> None:
         global _kept
         # Not exact where threads meet, and need not be: it says what is kept, not what is lent.
-        size = len(self._memory)
+        size = len(self._memory[0])
         if _kept >= IDLE_BYTES:
             _drop_another(size)
         if _kept < IDLE_BYTES:
@@ -57,9 +60,14 @@ def _drop_another(size: int) -> None:
 
 def lent(n_bytes: int) -> NDArray[np.uint8]:
     """So many bytes of any content; their memory is used again when the array has gone."""
+    return lent_at(n_bytes)[0]
+
+
+def lent_at(n_bytes: int) -> Memory:
+    """The same, and where they lie."""
     global _kept
     if not SHORTEST <= n_bytes <= LONGEST:
-        return np.empty(n_bytes, np.uint8)
+        return _made(n_bytes)
     unit = max(_UNIT, 1 << n_bytes.bit_length() >> 4)
     # Most ask for a round number and two lines.
     size = -(-(n_bytes - 2 * _LINE) // unit) * unit + 2 * _LINE
@@ -67,5 +75,10 @@ def lent(n_bytes: int) -> NDArray[np.uint8]:
         memory = _idle[size].pop()
         _kept -= size
     except IndexError:
-        memory = np.empty(size, np.uint8)
-    return np.asarray(_Loan(memory))[:n_bytes]
+        memory = _made(size)
+    return np.asarray(_Loan(memory))[:n_bytes], memory[1]
+
+
+def _made(n_bytes: int) -> Memory:
+    array = np.empty(n_bytes, np.uint8)
+    return array, int(array.__array_interface__["data"][0])

@@ -66,7 +66,7 @@ def test_lent__keeps_no_more_than_it_may():
     several = [lent(loans.LONGEST) for _ in range(5)]
     del several
     gc.collect()
-    kept = sum(memory.nbytes for of in loans._idle.values() for memory in of)
+    kept = sum(memory.nbytes for of in loans._idle.values() for memory, _ in of)
     assert loans.IDLE_BYTES <= kept <= loans.IDLE_BYTES + loans.LONGEST + 65536
 
 

@@ -24,7 +24,7 @@ from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
 from streammiml.checksum import first_wrong, has_fast_way, worth_compiling
 from streammiml.errors import StoreError
-from streammiml.loans import lent
+from streammiml.loans import lent, lent_at
 
 
 class Record(NamedTuple):
@@ -72,8 +72,7 @@ def landing(n_bytes: int, offset: int, *, past: bool = False) -> tuple[NDArray[n
     the page cache whole pages come straight from the disk: then they lie in pages as in the file,
     with room for all of the first and the last.
     """
-    raw = lent(n_bytes + (3 * _PAGE if past else 2 * _LINE))
-    address = raw.__array_interface__["data"][0]
+    raw, address = lent_at(n_bytes + (3 * _PAGE if past else 2 * _LINE))
     start = -address % (_PAGE if past else _LINE)
     if past:
         start += offset % _PAGE
@@ -224,14 +223,21 @@ class ChunkTable:
         records = np.frombuffer(raw, RECORD)
         return np.ascontiguousarray(records["first"]), Found.of(records)
 
+    def spot(self, start: int, stop: int) -> tuple[Found, int, int]:
+        """A page, and which of its chunks hold elements from ``start`` on, up to ``stop``.
+
+        Where they are the last of the page, more may be on the next.
+        """
+        firsts, page = self.page(bisect_right(self._firsts, start) - 1)
+        begin = int(firsts.searchsorted(start, "right")) - 1
+        return page, begin, int(firsts.searchsorted(stop))
+
     def find(self, start: int, stop: int) -> Found:
         """The chunks that hold elements ``start`` to ``stop``; at least one element."""
-        first = bisect_right(self._firsts, start) - 1
-        firsts, page = self.page(first)
-        begin, end = int(firsts.searchsorted(start, "right")) - 1, int(firsts.searchsorted(stop))
-        if end < len(firsts):
+        page, begin, end = self.spot(start, stop)
+        if end < len(page.records):
             return page.part(begin, end)
-        parts = [page.records[begin:end]]
+        parts, first = [page.records[begin:end]], bisect_right(self._firsts, start) - 1
         for number in range(first + 1, bisect_right(self._firsts, stop - 1, first)):
             firsts, page = self.page(number)
             parts.append(page.records[: int(firsts.searchsorted(stop))])
@@ -406,12 +412,11 @@ class VerifiedArray:
 
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
-        found = self.table.find(start, stop)
         if self._is_long(start, stop):
-            fetched = self._fetched([found])
-            if fetched is not None:
-                first = int(found.records["first"][0])
-                return self._cut(fetched[0].view(self.dtype), first, start, stop)
+            together = self._read_run(start, stop)
+            if together is not None:
+                return together
+        found = self.table.find(start, stop)
         runs = found.runs()
         n_bytes = [run.n_bytes for run in runs]
         (out, _), at = landing(sum(n_bytes), int(found.offsets[0])), 0
@@ -419,6 +424,30 @@ class VerifiedArray:
             self._fetch_run(run, out[at : at + size])
             at += size
         return self._cut(out.view(self.dtype), int(found.records["first"][0]), start, stop)
+
+    def _read_run(self, start: int, stop: int) -> NDArray[Any] | None:
+        """The same by few steps, where chunks lie end to end in one local file, and are right.
+
+        After a block has been read nothing that Python does is in the processor's caches: every
+        step counts.
+        """
+        page, begin, end = self.table.spot(start, stop)
+        place, run = self._place, page.run
+        if end == len(run) or run[begin] != run[end - 1]:
+            return None
+        if not isinstance(place, LocalPlace) or not has_fast_way():
+            return None
+        record, offset = page.records[begin], int(page.offsets[begin])
+        n_bytes = int(page.offsets[end - 1]) + int(page.sizes[end - 1]) - offset
+        file = place.opened(self._files[int(record["file"])][0])
+        if file is None:
+            return None
+        descriptor, past = file.way(offset, n_bytes)
+        raw, address = landing(n_bytes, offset, past=past)
+        where = (descriptor, offset, n_bytes, address, int(past))
+        if not _fetching().fetch_one(*where, page.sizes, page.crcs, begin, end):
+            return None
+        return self._cut(raw.view(self.dtype), int(record["first"]), start, stop)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
         """Values that end the bytes of their chunks, fetched straight to where they go.
