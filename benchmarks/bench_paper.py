@@ -104,6 +104,12 @@ def settings_key(method: str) -> str:
     return key_of({**ours, "base": base})
 
 
+def is_current(line: dict[str, Any]) -> bool:
+    """Whether a line is of the settings of today; what follows from other lines is not asked."""
+    method = line["method"]
+    return method in (ELSEWHERE, paper_times.METHOD) or line["key"] == settings_key(method)
+
+
 def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
     """Run a peer in its own interpreter and measure its scores as ours are measured."""
     learn, test = split(len(data.block), seed)
@@ -250,4 +256,4 @@ def _cases(
                     lines.add(one_line(method, data, seed, smoke))
                     yield lines.found[data.name, seed, method]
         yield from elsewhere_lines(lines, sets, seed, smoke)
-    write_page(folder / "paper.md", list(lines.found.values()), commit())
+    write_page(folder / "paper.md", [*filter(is_current, lines.found.values())], commit())

@@ -291,8 +291,12 @@ NOTES = """## Notes
 
 def write_page(path: Path, lines: Sequence[Line], commit: str) -> None:
     results = Results(lines)
-    budgets = {x["method"]: x["n_settings"] for x in lines if "n_settings" in x}
-    peers = ", ".join(f"{COLUMNS[m]} {budgets[m]} settings" for m in PEERS if m in budgets)
+    budgets: dict[str, int] = {}
+    for line in lines:
+        # Where rows are sparse some settings cannot be: the most counts.
+        method, many = line["method"], line.get("n_settings", 0)
+        budgets[method] = max(many, budgets.get(method, 0))
+    peers = ", ".join(f"{COLUMNS[m]} {budgets[m]} settings" for m in PEERS if budgets.get(m))
     best = f"lift, scale, K and shared space (or none) from {budgets.get('best', 0)} settings"
     page = [PREFACE.format(best=best, peers=peers or "none was there")]
     known = [name for name in results.sets() if results.values(name, "default", "coverage")]
