@@ -152,8 +152,7 @@ def visits(plan: Plan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
     positions[plan.blocks_at(epoch, blocks)] = blocks
     # A block is there all the time; where blocks come and go, one at the end of the circle has
     # two stays, and its rounds say which.
-    rounds = positions[numbers // plan.block_bags] + plan.delays_of(epoch, numbers)
-    rounds %= plan.n_blocks
+    rounds = plan.rounds_of(epoch, positions[numbers // plan.block_bags], numbers)
     turns = plan.turns_of(epoch, numbers)
     # Sixteen bits are sorted by counting; the turns of a batch when it is due.
     narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds

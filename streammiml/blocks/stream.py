@@ -2,8 +2,8 @@
 
 Blocks are read and checked by threads, several at a time; one more thread takes the bags of some
 rounds out of the blocks that are held and lays them end to end. The consumer gets batches: bags in
-the order of their visit, which depends on the plan alone. Bags that are in memory anyway are not
-read, and stay where they are.
+the order of their visit, which depends on the plan alone. Bags that are in memory anyway stay where
+they are, unless there are more than are mixed at a time.
 """
 
 from __future__ import annotations
@@ -165,10 +165,8 @@ class Stream:
     def _kept(self, epoch: int, place: int) -> Iterator[Batch]:
         """All blocks mixed with each other: read once, and held."""
         plan, step = self._plan, self._settings.rounds(self._plan)
-        groups = self._everything(step) if self._block is None else []
-        lines = np.concatenate([NO_LINES, *(group.table for group in groups)])
-        if groups and len(lines) != plan.n_bags:
-            raise StoreError(f"{len(lines)} bags were read of {plan.n_bags}")
+        # What lines point into is held as long as they are.
+        lines, _held = (NO_LINES, []) if self._block is not None else self._everything(step)
         while not self._closed:
             left_out = self._leave_out(epoch, np.arange(plan.n_bags))
             for first, numbers in visits(plan, epoch, step):
@@ -182,12 +180,16 @@ class Stream:
                         yield self._laid_out(epoch, lines[numbers], places)
             epoch, place = epoch + 1, 0
 
-    def _everything(self, step: int) -> list[Group]:
-        """All blocks, in the order of the store, and a line for each bag."""
+    def _everything(self, step: int) -> tuple[I64, list[Any]]:
+        """A line for each bag, in the order of the store, and what they point into."""
         plan, n = self._plan, self._plan.n_blocks
         wanted = (list(range(first, min(first + step, n))) for first in range(0, n, step))
         with self._readers(self._read, wanted, self._settings.groups_ahead(plan)) as groups:
-            return list(groups)
+            tables, held = zip(*((group.table, group.held) for group in groups), strict=True)
+        lines = np.concatenate(tables)
+        if len(lines) != plan.n_bags:
+            raise StoreError(f"{len(lines)} bags were read of {plan.n_bags}")
+        return lines, list(held)
 
     def _rolling(self, epoch: int, place: int) -> Iterator[Batch]:
         """Blocks that come and go, each mixed with those before and after it."""
@@ -206,10 +208,11 @@ class Stream:
                     lines, held = calendar.collect(number)
                     places = at + np.arange(len(lines))
                     kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
-                    if kept.any():
-                        yield self._laid_out(epoch, lines[kept], places[kept])
                     at += len(lines)
+                    batch = self._laid_out(epoch, lines[kept], places[kept])
                     del held
+                    if len(batch.numbers):
+                        yield batch
             epoch, place = epoch + 1, 0
 
     def _read(self, blocks: list[int]) -> Group:
