@@ -201,7 +201,7 @@ class ModelConfig:
     """Learn the shared space; without it each label is a linear model of the lifted row."""
     scale: str = "auto"
     """How features are scaled: auto, none, unit, standard, standard+unit or maxabs, with sqrt: or
-    log1p: before it for counts."""
+    log1p: before it for counts and histograms."""
     fit_scaler: str = "64MiB"
     """Rows that the scaler looks at: a size as float32, taken as a seeded sample, or full."""
     lift: str = "none"

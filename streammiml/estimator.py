@@ -76,7 +76,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         Learn the shared space; without it each label is a linear model of the row.
     scale
         ``auto``, ``none``, ``unit``, ``standard``, ``standard+unit`` or ``maxabs``, with ``sqrt:``
-        or ``log1p:`` before it for counts.
+        or ``log1p:`` before it for counts and histograms.
     lift
         Features added in flight: ``fourier:N[:BANDWIDTH]``, ``context[:all]``, or both,
         with a comma.
