@@ -5,6 +5,7 @@ Other threads run meanwhile, and are not woken for every range.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from streammiml.fast_crc import first_wrong_at
 from streammiml.jit import njit
 
 I64 = NDArray[np.int64]
-U8 = NDArray[np.uint8]
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
@@ -40,6 +40,22 @@ def _pread(_: Any, fd: Any, address: Any, size: Any, offset: Any) -> Any:  # noq
         return builder.call(callee, [builder.trunc(fd, _I32), to, size, offset])
 
     return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _posix_fadvise(_: Any, fd: Any, offset: Any, size: Any) -> Any:  # noqa: ARG001
+    """The system's: bytes of a file will be wanted soon."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        fd, offset, size = arguments
+        kind, name = ir.FunctionType(_I32, [_I32, _I64, _I64, _I32]), "posix_fadvise"
+        callee = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        soon = _I32(os.POSIX_FADV_WILLNEED)
+        return builder.sext(
+            builder.call(callee, [builder.trunc(fd, _I32), offset, size, soon]), _I64
+        )
+
+    return types.int64(types.int64, types.int64, types.int64), generate
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
@@ -83,16 +99,29 @@ def _half_word_at(_: Any, address: Any) -> Any:  # noqa: ARG001
 
 
 @njit
+def _nothing(fd: int, offset: int, size: int) -> int:  # noqa: ARG001
+    """Where the system takes no advice."""
+    return 0
+
+
+_advise: Any = _posix_fadvise if hasattr(os, "posix_fadvise") else _nothing
+
+
+@njit
 def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     """Read ranges of files, each to its address, and check the pieces of which it consists.
 
-    ``ranges`` has lines of (descriptor, offset, bytes, address, number of pieces, 1 past the page
-    cache). Returns −1, or the first that could not be read or is wrong.
+    ``ranges`` has lines of (descriptor, 1 past the page cache, what the cache is told of before any
+    is read: offset and bytes; then offset, bytes, address, number of pieces). Returns −1, or the
+    first that could not be read or is wrong.
     """
+    for i in range(len(ranges)):
+        if ranges[i, 3]:
+            _advise(ranges[i, 0], ranges[i, 2], ranges[i, 3])
     piece = 0
     for i in range(len(ranges)):
-        fd, offset, size, address, n_pieces, past = ranges[i]
-        if not fetch_one(fd, offset, size, address, past, sizes, crcs, piece, piece + n_pieces):
+        fd, past, _, _, offset, size, address, n_pieces = ranges[i]
+        if not _fetch(fd, past, offset, size, address, sizes, crcs, piece, piece + n_pieces):
             return i
         piece += n_pieces
     return -1
@@ -100,10 +129,20 @@ def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
 
 @njit
 def fetch_one(
-    fd: int, offset: Any, size: int, address: Any, past: int, sizes: I64, crcs: NDArray[np.uint64],
-    piece: int, stop: int,
+    fd: int, past: int, told: int, told_bytes: int, offset: int, size: int, address: int,
+    sizes: I64, crcs: NDArray[np.uint64], piece: int, stop: int,
 ) -> bool:  # fmt: skip
-    """Read one range, which consists of pieces ``piece`` to ``stop``; whether all is right."""
+    """One range, which consists of pieces ``piece`` to ``stop``; whether all is right."""
+    if told_bytes:
+        _advise(fd, told, told_bytes)
+    return bool(_fetch(fd, past, offset, size, address, sizes, crcs, piece, stop))
+
+
+@njit
+def _fetch(
+    fd: int, past: int, offset: Any, size: int, address: Any, sizes: I64, crcs: NDArray[np.uint64],
+    piece: int, stop: int,
+) -> Any:  # fmt: skip
     if past:
         skip = offset % PAGE
         if _read_pages(fd, offset - skip, skip + size, address - skip) < skip + size:
@@ -149,34 +188,56 @@ def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
 
 @njit
 def decompress(
-    whole: int, part: int, sources: I64, lengths: I64, sizes: I64, padded: NDArray[np.bool_],
-    skips: I64, wanted: I64, target: U8,
+    whole: int, part: int, ranges: I64, lengths: I64, firsts: I64, counts: I64, element: int,
+    end: int,
 ) -> int:  # fmt: skip
-    """Decompress blosc chunks, or parts of them, end to end; −1, or the first that fails.
+    """Decompress blosc chunks, or parts of them; −1, or the first range that fails.
 
-    Of the ``sizes`` bytes that a chunk holds, or a ``padded`` one at least, the ``wanted`` after
-    ``skips`` are taken. ``whole`` and ``part`` are the addresses of the library's functions. They
-    take a chunk's word: they would read on behind it, leave values as they were, or ask for as much
-    memory as it says. So what its header says is compared first.
+    ``ranges`` has lines of (first element wanted, end of them, number of chunks, address of the
+    chunks, which lie end to end, address for the elements). A chunk has its length in bytes, and
+    the number of its first element and of all; elements have ``element`` bytes, and the chunk with
+    the last of all, before ``end``, may hold more.
     """
-    to = np.int64(target.ctypes.data)
-    for i in range(len(lengths)):
-        of = sources[i]
-        if lengths[i] < 16 or _half_word_at(of + 12) > lengths[i]:
+    chunk = 0
+    for i in range(len(ranges)):
+        start, stop, n_chunks, of, to = ranges[i]
+        for j in range(chunk, chunk + n_chunks):
+            first, behind = firsts[j], firsts[j] + counts[j]
+            # Chunks that do not follow each other, or hold nothing that is wanted, are a lie.
+            if not first <= start < min(behind, stop):
+                return i
+            some = min(behind, stop) - start
+            skip, wanted, holds = (start - first) * element, some * element, counts[j] * element
+            if not _unpack(whole, part, of, lengths[j], holds, behind == end, skip, wanted, to):
+                return i
+            start, of, to = start + some, of + lengths[j], to + wanted
+        if start != stop:
             return i
-        holds = _half_word_at(of + 4)
-        if holds < sizes[i] or (holds > sizes[i] and not padded[i]):
-            return i
-        if holds == wanted[i]:
-            if _decompress(whole, of, to, holds) != holds:
-                return i
-        else:
-            item, flags = _half_word_at(of) >> 24, _half_word_at(of) >> 16
-            if item == 0 or skips[i] % item or wanted[i] % item or flags & _UNKNOWN:
-                return i
-            if _half_word_at(of + 8) > MOST_BLOCK:
-                return i
-            if _take(part, of, skips[i] // item, wanted[i] // item, to) != wanted[i]:
-                return i
-        to += wanted[i]
+        chunk += n_chunks
     return -1
+
+
+@njit
+def _unpack(
+    whole: int, part: int, of: int, length: int, size: int, padded: bool, skip: int, wanted: int,
+    to: int,
+) -> bool:  # fmt: skip
+    """Of the ``size`` bytes in a chunk, or at least if ``padded``, the ``wanted`` after ``skip``.
+
+    The library's functions, at ``whole`` and ``part``, take a chunk's word: they would read on
+    behind it, leave values as they were, or ask for as much memory as it says. So what its header
+    says is compared first.
+    """
+    if length < 16 or _half_word_at(of + 12) > length:
+        return False
+    holds = _half_word_at(of + 4)
+    if holds < size or (holds > size and not padded):
+        return False
+    if holds == wanted:
+        return bool(_decompress(whole, of, to, holds) == holds)
+    item, flags = _half_word_at(of) >> 24, _half_word_at(of) >> 16
+    if item == 0 or skip % item or wanted % item or flags & _UNKNOWN:
+        return False
+    if _half_word_at(of + 8) > MOST_BLOCK:
+        return False
+    return bool(_take(part, of, skip // item, wanted // item, to) == wanted)

@@ -24,7 +24,7 @@ from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.place import LocalPlace, Place, Unreadable, reason
 from streammiml.checksum import first_wrong, has_fast_way, worth_compiling
 from streammiml.errors import StoreError
-from streammiml.loans import lent, lent_at
+from streammiml.loans import Memory, lent, lent_at
 
 
 class Record(NamedTuple):
@@ -55,6 +55,7 @@ ALONG_BYTES = 128 << 10
 """Of what is fetched with a range, so much may be held as long as the range is, or an eighth of it:
 the rest of its first and last pieces."""
 _LINE, _PAGE = 64, 4096
+_UNPACKED = ("sizes", "firsts", "counts")
 # What numcodecs, gzip and pyarrow raise at bytes that are as they were written, and still wrong.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, zlib.error)
 
@@ -92,6 +93,11 @@ def _compact(values: NDArray[Any]) -> NDArray[Any]:
 def _fetching() -> Any:
     """Loaded late: it loads a compiler."""
     return import_module("streammiml.fetching")
+
+
+def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    """All of them, end to end."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def one_by_one(decode: DecodeOne, width: int) -> Decode:
@@ -155,6 +161,8 @@ class Found(NamedTuple):
     """Consecutive chunks: their records, and of these what reading takes, ready to be used."""
 
     records: NDArray[np.void]
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     crcs: NDArray[np.uint64]
@@ -164,17 +172,17 @@ class Found(NamedTuple):
     @classmethod
     def of(cls, records: NDArray[np.void]) -> Found:
         """Chunks of which only the records are there."""
-        offsets, sizes = records["offset"].astype(np.int64), records["nbytes"].astype(np.int64)
+        names = ("first", "elements", "offset", "nbytes")
+        firsts, counts, offsets, sizes = (records[name].astype(np.int64) for name in names)
         run, files = np.zeros(len(records), np.int32), records["file"]
         apart = (offsets[1:] != offsets[:-1] + sizes[:-1]) | (files[1:] != files[:-1])
         np.cumsum(apart, out=run[1:])
-        return cls(records, offsets, sizes, records["crc"].astype(np.uint64), run)
+        crcs = records["crc"].astype(np.uint64)
+        return cls(records, firsts, counts, offsets, sizes, crcs, run)
 
     def part(self, start: int, stop: int) -> Found:
         """Chunks ``start`` to ``stop`` of these."""
-        at = slice(start, stop)
-        records, offsets, sizes, crcs, run = self
-        return Found(records[at], offsets[at], sizes[at], crcs[at], run[at])
+        return Found._make([each[start:stop] for each in self])
 
     @property
     def n_bytes(self) -> int:
@@ -189,15 +197,6 @@ class Found(NamedTuple):
         return [self.part(start, stop) for start, stop in pairwise((0, *ends, len(self.run)))]
 
 
-class _Way(NamedTuple):
-    """A file, which stays open as long, and how some of it is read."""
-
-    file: OpenFile
-    descriptor: int
-    past: bool
-    """Whether past the page cache."""
-
-
 class ChunkTable:
     """The records of one array, read a page at a time."""
 
@@ -210,8 +209,8 @@ class ChunkTable:
     def __len__(self) -> int:
         return len(self._pages)
 
-    def _read_page(self, number: int) -> tuple[NDArray[np.int64], Found]:
-        """The first elements of a page's chunks, end to end for searching, and its chunks."""
+    def _read_page(self, number: int) -> Found:
+        """The chunks of a page."""
         crc, _, n_records = self._pages[number]
         raw = bytearray(n_records * RECORD.itemsize)
 
@@ -220,27 +219,30 @@ class ChunkTable:
 
         start = self._starts[number] * RECORD.itemsize
         fetch(self._place, self._key, start, memoryview(raw), check)
-        records = np.frombuffer(raw, RECORD)
-        return np.ascontiguousarray(records["first"]), Found.of(records)
+        return Found.of(np.frombuffer(raw, RECORD))
 
-    def spot(self, start: int, stop: int) -> tuple[Found, int, int]:
-        """A page, and which of its chunks hold elements from ``start`` on, up to ``stop``.
+    def spot(self, start: int, stop: int) -> tuple[Found, int, int, bool]:
+        """A page, which of its chunks hold elements from ``start`` up to ``stop``, and if all do.
 
-        Where they are the last of the page, more may be on the next.
+        If not, the next page goes on.
         """
-        firsts, page = self.page(bisect_right(self._firsts, start) - 1)
-        begin = int(firsts.searchsorted(start, "right")) - 1
-        return page, begin, int(firsts.searchsorted(stop))
+        number = bisect_right(self._firsts, start) - 1
+        page, behind = self.page(number), self._firsts[number + 1 : number + 2]
+        begin = int(page.firsts.searchsorted(start, "right")) - 1
+        if begin < 0:
+            what = f"lies: page {number} begins behind element {start}"
+            raise damaged(self._place, self._key, what)
+        return page, begin, int(page.firsts.searchsorted(stop)), not behind or behind[0] >= stop
 
     def find(self, start: int, stop: int) -> Found:
         """The chunks that hold elements ``start`` to ``stop``; at least one element."""
-        page, begin, end = self.spot(start, stop)
-        if end < len(page.records):
+        page, begin, end, is_all = self.spot(start, stop)
+        if is_all:
             return page.part(begin, end)
         parts, first = [page.records[begin:end]], bisect_right(self._firsts, start) - 1
         for number in range(first + 1, bisect_right(self._firsts, stop - 1, first)):
-            firsts, page = self.page(number)
-            parts.append(page.records[: int(firsts.searchsorted(stop))])
+            page = self.page(number)
+            parts.append(page.records[: int(page.firsts.searchsorted(stop))])
         return Found.of(np.concatenate(parts))
 
 
@@ -275,7 +277,7 @@ class VerifiedArray:
             flat = self._read_tails([Record._make(each) for each in found.records.tolist()])
         else:
             flat = self._read_coded(found)
-        return self._cut(flat, int(found.records["first"][0]), start, stop)
+        return self._cut(flat, int(found.firsts[0]), start, stop)
 
     def _is_long(self, start: int, stop: int) -> bool:
         """Whether reading these elements is worth loading a compiler."""
@@ -309,8 +311,8 @@ class VerifiedArray:
                 out += unpacked
                 continue
             out += [
-                self._cut(raw.view(self.dtype), int(each.records["first"][0]), *wanted)
-                for raw, each, wanted in zip(fetched, found, some, strict=True)
+                self._cut(raw.view(self.dtype), int(each.firsts[0]), *wanted)
+                for (raw, _), each, wanted in zip(fetched, found, some, strict=True)
             ]
         return out
 
@@ -328,69 +330,49 @@ class VerifiedArray:
                 start, found, n_bytes = i, [], 0
 
     def _unpacked(
-        self,
-        ranges: Ranges,
-        found: list[Found],
-        packed: list[NDArray[np.uint8]],
-        unpackers: tuple[int, ...],
+        self, ranges: Ranges, found: list[Found], packed: list[Memory], unpackers: tuple[int, ...]
     ) -> list[NDArray[Any]] | None:
         """Elements of each range, and no others: chunks are longer than pieces."""
-        element, out = self.entry.width * self.dtype.itemsize, []
-        for (start, stop), each, raw in zip(ranges, found, packed, strict=True):
-            firsts = each.records["first"].astype(np.int64)
-            counts = each.records["elements"].astype(np.int64)
-            skips = np.maximum(start - firsts, 0)
-            wanted = np.minimum(stop - firsts, counts) - skips
-            ends = firsts + counts
-            if int(wanted.sum()) != stop - start or int(wanted.min()) < 1:
-                return None
-            if not np.array_equal(firsts[1:], ends[:-1]):
-                return None
-            room = lent((stop - start) * element)
-            at = raw.__array_interface__["data"][0] + np.cumsum(each.sizes) - each.sizes
-            # The last chunk of an array may be longer than what is in it.
-            chunks = (at, each.sizes, counts * element, ends == len(self))
-            parts = (skips * element, wanted * element, room)
-            if _fetching().decompress(*unpackers, *chunks, *parts) >= 0:
-                return None
+        element, lines, out = self.entry.width * self.dtype.itemsize, [], []
+        for (start, stop), each, (_, source) in zip(ranges, found, packed, strict=True):
+            room, target = lent_at((stop - start) * element)
+            lines.append((start, stop, len(each.sizes), source, target))
             out.append(self._shaped(room.view(self.dtype)))
-        return out
+        chunks = (joined([getattr(each, name) for each in found]) for name in _UNPACKED)
+        wrong = _fetching().decompress(*unpackers, np.array(lines), *chunks, element, len(self))
+        return out if wrong < 0 else None
 
-    def _fetched(self, found: list[Found]) -> list[NDArray[np.uint8]] | None:
+    def _fetched(self, found: list[Found]) -> list[Memory] | None:
         """Bytes of each, end to end and checked; None if anything is not as it should be."""
         if not isinstance(self._place, LocalPlace) or not has_fast_way():
             return None
         out, lines, files = [], [], []
         for each in found:
             runs = [(run, run.n_bytes) for run in each.runs()]
-            ways = [self._way(*run) for run in runs]
-            past = ways[0] is not None and ways[0].past
-            # Pages of two files do not meet in the middle of one.
-            if past and len(runs) > 1:
-                return None
-            n_bytes = sum([size for _, size in runs])
-            raw, address = landing(n_bytes, int(each.offsets[0]), past=past)
-            out.append(raw)
-            for (run, size), way in zip(runs, ways, strict=True):
-                if way is None or way.past != past:
+            opened = [self._file(run) for run, _ in runs]
+            files.append(opened)  # Open until all is read.
+            raw, address = None, 0
+            for (run, size), file in zip(runs, opened, strict=True):
+                if file is None:
                     return None
                 offset = int(run.offsets[0])
-                lines.append((way.descriptor, offset, size, address, len(run.sizes), past))
-                files.append(way.file)
+                way = file.way(offset, size)
+                # Pages of two files do not meet in the middle of one.
+                if way.past and len(runs) > 1:
+                    return None
+                if raw is None:
+                    n_bytes = sum([size for _, size in runs])
+                    raw, address = landing(n_bytes, offset, past=bool(way.past))
+                    out.append((raw, address))
+                lines.append((*way, offset, size, address, len(run.sizes)))
                 address += size
-        sizes, crcs = found[0].sizes, found[0].crcs
-        if len(found) > 1:
-            sizes = np.concatenate([each.sizes for each in found])
-            crcs = np.concatenate([each.crcs for each in found])
+        sizes, crcs = joined([each.sizes for each in found]), joined([each.crcs for each in found])
         return out if _fetching().fetch(np.array(lines), sizes, crcs) < 0 else None
 
-    def _way(self, run: Found, n_bytes: int) -> _Way | None:
-        """How a run is read; None where its file cannot be opened."""
+    def _file(self, run: Found) -> OpenFile | None:
+        """The file of a run; None where it cannot be opened."""
         assert isinstance(self._place, LocalPlace), "asked before"
-        file = self._place.opened(self._files[int(run.records["file"][0])][0])
-        if file is None:
-            return None
-        return _Way(file, *file.way(int(run.offsets[0]), n_bytes))
+        return self._place.opened(self._files[int(run.records["file"][0])][0])
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of chunks that begin with element ``first``."""
@@ -413,17 +395,22 @@ class VerifiedArray:
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Elements of chunks whose bytes are their values."""
         if self._is_long(start, stop):
-            together = self._read_run(start, stop)
-            if together is not None:
-                return together
+            whole = self._read_run(start, stop)
+            if whole is not None:
+                return whole
         found = self.table.find(start, stop)
         runs = found.runs()
+        if len(runs) > 1 and self._is_long(start, stop):
+            fetched = self._fetched([found])
+            if fetched is not None:
+                raw = fetched[0][0].view(self.dtype)
+                return self._cut(raw, int(found.firsts[0]), start, stop)
         n_bytes = [run.n_bytes for run in runs]
         (out, _), at = landing(sum(n_bytes), int(found.offsets[0])), 0
         for run, size in zip(runs, n_bytes, strict=True):
             self._fetch_run(run, out[at : at + size])
             at += size
-        return self._cut(out.view(self.dtype), int(found.records["first"][0]), start, stop)
+        return self._cut(out.view(self.dtype), int(found.firsts[0]), start, stop)
 
     def _read_run(self, start: int, stop: int) -> NDArray[Any] | None:
         """The same by few steps, where chunks lie end to end in one local file, and are right.
@@ -431,23 +418,23 @@ class VerifiedArray:
         After a block has been read nothing that Python does is in the processor's caches: every
         step counts.
         """
-        page, begin, end = self.table.spot(start, stop)
+        page, begin, end, is_all = self.table.spot(start, stop)
         place, run = self._place, page.run
-        if end == len(run) or run[begin] != run[end - 1]:
+        if not is_all or run[begin] != run[end - 1]:
             return None
         if not isinstance(place, LocalPlace) or not has_fast_way():
             return None
-        record, offset = page.records[begin], int(page.offsets[begin])
+        offset = int(page.offsets[begin])
         n_bytes = int(page.offsets[end - 1]) + int(page.sizes[end - 1]) - offset
-        file = place.opened(self._files[int(record["file"])][0])
+        file = place.opened(self._files[int(page.records["file"][begin])][0])
         if file is None:
             return None
-        descriptor, past = file.way(offset, n_bytes)
-        raw, address = landing(n_bytes, offset, past=past)
-        where = (descriptor, offset, n_bytes, address, int(past))
+        way = file.way(offset, n_bytes)
+        raw, address = landing(n_bytes, offset, past=bool(way.past))
+        where = (*way, offset, n_bytes, address)
         if not _fetching().fetch_one(*where, page.sizes, page.crcs, begin, end):
             return None
-        return self._cut(raw.view(self.dtype), int(record["first"]), start, stop)
+        return self._cut(raw.view(self.dtype), int(page.firsts[begin]), start, stop)
 
     def _read_tails(self, records: list[Record]) -> NDArray[Any]:
         """Values that end the bytes of their chunks, fetched straight to where they go.
@@ -480,13 +467,13 @@ class VerifiedArray:
     def _read_coded(self, found: Found) -> NDArray[Any]:
         """Values of chunks that must be decoded, or cut out of their bytes."""
         width, done = self.entry.width, 0
-        n_values = int(found.records["elements"].sum()) * width
+        n_values = int(found.counts.sum()) * width
         out = lent(n_values * self.dtype.itemsize).view(self.dtype)
         for run in found.runs():
             begin = int(run.offsets[0])
             raw, _ = landing(run.n_bytes, begin)
             self._fetch_run(run, raw)
-            end = done + int(run.records["elements"].sum()) * width
+            end = done + int(run.counts.sum()) * width
             records = [Record._make(each) for each in run.records.tolist()]
             try:
                 self._decode(raw, records, out[done:end])
@@ -528,8 +515,7 @@ class CachedArray(VerifiedArray):
     @cached_property
     def _unit(self) -> int:
         """Elements of a piece: a few chunks, or, where most are longer than those, one."""
-        _, page = self.table.page(0)
-        lengths = np.sort(page.records["elements"])
+        lengths = np.sort(self.table.page(0).counts)
         return max(int(lengths[len(lengths) // 2]), 4 * INDEX_PIECE)
 
     @cached_property

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +67,17 @@ def _group_limits() -> list[int]:
     return found
 
 
+class Way(NamedTuple):
+    """How a range of a file is read."""
+
+    descriptor: int
+    past: int
+    """1 for whole pages past the page cache."""
+    told: int
+    told_bytes: int
+    """What the cache is to be told of first; 0 for nothing."""
+
+
 class OpenFile:
     """A file that is read by range; it closes itself when the last reader lets go of it.
 
@@ -91,17 +103,14 @@ class OpenFile:
             return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
         return None
 
-    def way(self, offset: int, size: int) -> tuple[int, bool]:
-        """A descriptor for reading a range, and whether it takes whole pages past the cache.
-
-        If not, the cache has been told of the range.
-        """
+    def way(self, offset: int, size: int) -> Way:
+        """How a range is to be read, by whoever tells the cache of what it should hear of."""
         if size >= COLD_BYTES:
             if self._bypass and self._past is not None:
-                return self._past, True
+                return Way(self._past, 1, 0, 0)
             if not self._bypass and self._asks:
-                self._ask(offset, offset + size)
-        return self._fd, False
+                return Way(self._fd, 0, *self._unasked(offset, offset + size))
+        return Way(self._fd, 0, 0, 0)
 
     def read(self, offset: int, buffer: memoryview) -> int:
         """Fill the buffer; returns its bytes, fewer where the file ends before."""
@@ -110,7 +119,10 @@ class OpenFile:
             if self._bypass:
                 done = self._read_past(offset, buffer)
             elif self._asks:
-                self._ask(offset, offset + len(buffer))
+                start, n_bytes = self._unasked(offset, offset + len(buffer))
+                with suppress(OSError):
+                    if n_bytes:
+                        os.posix_fadvise(self._fd, start, n_bytes, os.POSIX_FADV_WILLNEED)
         while done < len(buffer):
             got = os.preadv(self._fd, [buffer[done:]], offset + done)
             if got == 0:
@@ -118,16 +130,18 @@ class OpenFile:
             done += got
         return done
 
-    def _ask(self, start: int, stop: int) -> None:
-        """Let the cache fetch what lies around a range, once, without waiting for it.
+    def _unasked(self, start: int, stop: int) -> tuple[int, int]:
+        """What lies around a range of which the cache was not told yet: offset and bytes.
 
-        Stretches no longer than what is read: of long ones, everybody would wait for all.
+        It fetches that without anyone waiting for it. Stretches no longer than what is read: of
+        long ones, everybody would wait for all.
         """
-        for number in range(start // STRETCH, -(-stop // STRETCH)):
-            if number not in self._asked:
-                self._asked.add(number)
-                with suppress(OSError):
-                    os.posix_fadvise(self._fd, number * STRETCH, STRETCH, os.POSIX_FADV_WILLNEED)
+        asked, first, last = self._asked, start // STRETCH, -(-stop // STRETCH)
+        for number in range(first, last):
+            if number not in asked:
+                asked.update(range(number, last))
+                return number * STRETCH, (last - number) * STRETCH
+        return 0, 0
 
     def _read_past(self, offset: int, buffer: memoryview) -> int:
         """Read whole pages from the disk and copy the range out of them; 0 where it cannot be."""

@@ -327,7 +327,7 @@ def test_chunk_size__bounds_what_one_read_fetches(tmp_path):
     block = plain(made_block(400))
     store = write_store(tmp_path / "x.zarr", block, chunk_bytes=120)
     table = store.tables()[3]
-    found = list(itertools.chain(*(table.page(n)[1].sizes for n in range(len(table)))))
+    found = list(itertools.chain(*(table.page(n).sizes for n in range(len(table)))))
     assert set(found) == {120}
     assert (tmp_path / "x.zarr" / MANIFEST).exists()
     assert StoreSpec(n_features=3).chunk_bytes == 256 << 10
