@@ -216,7 +216,8 @@ def _values(values: NDArray[Any], spec: StoreSpec, where: str, at: Any) -> NDArr
                 f"{where}, {at(first)}: value is {values.reshape(-1)[first]} "
                 f"({int(wrong.sum())} such values); only finite numbers can be stored"
             )
-    if values.dtype.name == spec.dtype:
+    # Not their names: numbers in the other order of bytes have the same.
+    if values.dtype == np.dtype(spec.dtype):
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(spec.dtype)

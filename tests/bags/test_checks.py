@@ -58,6 +58,17 @@ def test_clean__brings_values_into_the_stored_type():
     assert_equal(found.rows, np.array([[1.1, 2.0]], np.float32), "rows")
     found, _ = clean(block_of([[1.0, 255.0]]), spec_of(dtype="uint8"), "x")
     assert_equal(found.rows, np.array([[1, 255]], np.uint8), "rows")
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_clean__brings_numbers_into_the_order_of_bytes_of_the_machine(sparse):
+    block = block_of(np.array([[1.5, 2], [3, 4]], np.float32))
+    rows = as_sparse(block).rows if sparse else block.rows.astype(">f4")
+    block = replace(block, rows=replace(rows, values=rows.values.astype(">f4")) if sparse else rows)
+    found, _ = clean(block, spec_of(sparse=sparse), "x")
+    values = found.rows.values if sparse else found.rows
+    assert values.dtype.isnative
+    assert values.reshape(-1).tolist() == [1.5, 2, 3, 4]
     found, _ = clean(block_of([[True, False]]), spec_of(dtype="int8"), "x")
     assert_equal(found.rows, np.array([[1, 0]], np.int8), "rows")
 
