@@ -22,6 +22,8 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
 PAGE = 4096
+ADVICE = 256 << 10
+"""What the page cache is told of at once: of long stretches Linux may hear only the beginning."""
 HOT_BYTES = 2 << 20
 MOST_BLOCK = 16 << 20
 """Of the blocks that the library cuts a chunk into: it takes memory for three."""
@@ -108,6 +110,13 @@ _advise: Any = _posix_fadvise if hasattr(os, "posix_fadvise") else _nothing
 
 
 @njit
+def _tell(fd: int, offset: int, size: int) -> None:
+    """Let the page cache know what will be wanted."""
+    for at in range(offset, offset + size, ADVICE):
+        _advise(fd, at, min(ADVICE, offset + size - at))
+
+
+@njit
 def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     """Read ranges of files, each to its address, and check the pieces of which it consists.
 
@@ -116,8 +125,7 @@ def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     first that could not be read or is wrong.
     """
     for i in range(len(ranges)):
-        if ranges[i, 3]:
-            _advise(ranges[i, 0], ranges[i, 2], ranges[i, 3])
+        _tell(ranges[i, 0], ranges[i, 2], ranges[i, 3])
     piece = 0
     for i in range(len(ranges)):
         fd, past, _, _, offset, size, address, n_pieces = ranges[i]
@@ -133,8 +141,7 @@ def fetch_one(
     sizes: I64, crcs: NDArray[np.uint64], piece: int, stop: int,
 ) -> bool:  # fmt: skip
     """One range, which consists of pieces ``piece`` to ``stop``; whether all is right."""
-    if told_bytes:
-        _advise(fd, told, told_bytes)
+    _tell(fd, told, told_bytes)
     return bool(_fetch(fd, past, offset, size, address, sizes, crcs, piece, stop))
 
 

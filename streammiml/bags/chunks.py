@@ -200,8 +200,11 @@ class Found(NamedTuple):
 class ChunkTable:
     """The records of one array, read a page at a time."""
 
-    def __init__(self, place: Place, name: str, entry: ArrayEntry) -> None:
+    def __init__(
+        self, place: Place, name: str, entry: ArrayEntry, files: Sequence[Sequence[Any]]
+    ) -> None:
         self._place, self._key, self._pages = place, table_key(name), entry.pages
+        self._name, self._entry, self._files = name, entry, files
         self._firsts = [first for _, first, _ in entry.pages]
         self._starts = [0, *accumulate(n_records for _, _, n_records in entry.pages)]
         self.page = lru_cache(TABLE_PAGES)(self._read_page)
@@ -219,7 +222,38 @@ class ChunkTable:
 
         start = self._starts[number] * RECORD.itemsize
         fetch(self._place, self._key, start, memoryview(raw), check)
-        return Found.of(np.frombuffer(raw, RECORD))
+        page = Found.of(np.frombuffer(raw, RECORD))
+        lie = self._lie(number, page)
+        if lie:
+            raise damaged(self._place, self._key, f"lies: {lie}")
+        return page
+
+    def _lie(self, number: int, page: Found) -> str:
+        """What of a page cannot be, though its checksum is right; empty if all can.
+
+        Chunks must follow each other and lie within their files: readers rely on it.
+        """
+        entry, whose = self._entry, f"of page {number} of {self._name}"
+        begins = np.append(page.firsts, [*self._firsts, entry.length][number + 1])
+        ends = np.append(self._firsts[number], page.firsts + page.counts)
+        if (wrong := np.flatnonzero(begins != ends)).size:
+            at = int(wrong[0])
+            return f"element {begins[at]} comes after {ends[at]} elements, at chunk {at} {whose}"
+        files, of_chunk = np.unique(page.records["file"], return_inverse=True)
+        inside = files < len(self._files)
+        if inside.all():
+            limits = np.array([self._files[file][1] for file in files.tolist()])[of_chunk]
+            inside = (page.offsets >= 0) & (page.offsets <= limits - page.sizes)
+        if not inside.all():
+            return f"a chunk {whose} is not where it could be"
+        if entry.coding == "raw":
+            wants = page.counts * (entry.width * np.dtype(entry.dtype).itemsize)
+            # The last one of all may be padded.
+            right = (page.sizes == wants) | ((page.sizes > wants) & (ends[1:] == entry.length))
+            if not right.all():
+                at = int(np.argmin(right))
+                return f"chunk {at} {whose} has {page.sizes[at]} bytes, not {wants[at]}"
+        return ""
 
     def spot(self, start: int, stop: int) -> tuple[Found, int, int, bool]:
         """A page, which of its chunks hold elements from ``start`` up to ``stop``, and if all do.
@@ -229,9 +263,6 @@ class ChunkTable:
         number = bisect_right(self._firsts, start) - 1
         page, behind = self.page(number), self._firsts[number + 1 : number + 2]
         begin = int(page.firsts.searchsorted(start, "right")) - 1
-        if begin < 0:
-            what = f"lies: page {number} begins behind element {start}"
-            raise damaged(self._place, self._key, what)
         return page, begin, int(page.firsts.searchsorted(stop)), not behind or behind[0] >= stop
 
     def find(self, start: int, stop: int) -> Found:
@@ -254,7 +285,7 @@ class VerifiedArray:
     ) -> None:
         self.name, self.entry = name, entry
         self.dtype = np.dtype(entry.dtype)
-        self.table = ChunkTable(place, name, entry)
+        self.table = ChunkTable(place, name, entry, files)
         self._place, self._files, self._decode = place, files, decode
         self.unpackers: Callable[[], tuple[int, ...]] = tuple
         """Addresses of what unpacks a chunk and a part of one, for compiled code; or none."""
@@ -400,7 +431,7 @@ class VerifiedArray:
                 return whole
         found = self.table.find(start, stop)
         runs = found.runs()
-        if len(runs) > 1 and self._is_long(start, stop):
+        if self._is_long(start, stop):
             fetched = self._fetched([found])
             if fetched is not None:
                 raw = fetched[0][0].view(self.dtype)

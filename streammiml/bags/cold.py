@@ -121,8 +121,9 @@ class OpenFile:
             elif self._asks:
                 start, n_bytes = self._unasked(offset, offset + len(buffer))
                 with suppress(OSError):
-                    if n_bytes:
-                        os.posix_fadvise(self._fd, start, n_bytes, os.POSIX_FADV_WILLNEED)
+                    # Of one long stretch Linux may hear only the beginning.
+                    for at in range(start, start + n_bytes, STRETCH):
+                        os.posix_fadvise(self._fd, at, STRETCH, os.POSIX_FADV_WILLNEED)
         while done < len(buffer):
             got = os.preadv(self._fd, [buffer[done:]], offset + done)
             if got == 0:

@@ -56,7 +56,12 @@ def lift_width(lift: Lift) -> int:
 
 
 def plain_rows(rows: Array) -> Array:
-    """Rows as kernels take them: float16, which numba does not know, as its uint16 bits."""
+    """Rows as kernels take them: in the machine's order of bytes, float16 as its uint16 bits.
+
+    numba knows neither another order nor float16.
+    """
+    if not rows.dtype.isnative:
+        rows = rows.astype(rows.dtype.newbyteorder("="))
     return rows.view(np.uint16) if rows.dtype == np.float16 else rows
 
 

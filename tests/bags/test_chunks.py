@@ -352,20 +352,6 @@ def test_parts_of_the_last_chunk__are_taken_of_none_that_says_what_cannot_be(tmp
         assert array._read_together([(10, 20)]) is not None
 
 
-def test_chunks__whose_records_leave_a_gap_are_not_taken_together(tmp_path):
-    raws = [bytes(blosc_chunk(100))] * 3
-    _, name, entry, files, decode = chunks_as_they_are(
-        tmp_path, raws, coding="blosc", elements=[90, 100, 100]
-    )
-    table = np.frombuffer((tmp_path / table_key("x")).read_bytes(), RECORD).copy()
-    table["first"] = [0, 100, 190]
-    (tmp_path / table_key("x")).write_bytes(table.tobytes())
-    entry = replace(entry, pages=table_pages(table))
-    array = VerifiedArray(LocalPlace(tmp_path), name, entry, files, decode)
-    array.unpackers = zarr_rows.unpackers
-    assert array._read_together([(0, 280)]) is None
-
-
 def test_cached_range__of_chunks_that_differ_decodes_each_about_once(tmp_path):
     """A short first chunk does not make many pieces of the long ones behind it."""
     elements = [10, *[40_000] * 5]
@@ -472,14 +458,56 @@ def test_rows__hold_little_more_memory_than_they_take(
         assert owned_bytes(block.rows) <= block.rows.nbytes + ALONG_BYTES + room
 
 
-def test_table_that_ends_too_soon__is_named(tmp_path):
+def short(records):
+    return records[:-1]
+
+
+def with_field(name, at, value):
+    def change(records):
+        records = records.copy()
+        records[name][at] = value(records[name][at])
+        return records
+
+    return change
+
+
+LYING_TABLES = {
+    "ends too soon": (short, "element 40 comes after 32 elements, at chunk 4"),
+    "a gap": (with_field("first", slice(2, None), lambda x: x + 3), "element 19 comes after 16"),
+    "an overlap": (
+        with_field("first", slice(2, None), lambda x: x - 3),
+        "element 13 comes after 16",
+    ),
+    "too many elements": (with_field("elements", 1, lambda _: 2**32 - 1), "element 16 comes after"),
+    "goes on": (with_field("elements", 4, lambda x: x + 1), "element 40 comes after 41 elements"),
+    "no such file": (with_field("file", 3, lambda _: 77), "a chunk of page 0 of x is not where"),
+    "behind its file": (with_field("offset", 3, lambda _: 999), "a chunk of page 0 of x is not"),
+    "far behind": (with_field("offset", 3, lambda _: 2**63 - 1), "a chunk of page 0 of x is not"),
+    "before its file": (with_field("offset", 0, lambda _: -8), "a chunk of page 0 of x is not"),
+}
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("lie", LYING_TABLES)
+def test_table_that_lies__is_named_whatever_is_read(tmp_path, codec, lie):
+    change, message = LYING_TABLES[lie]
+    name, entry, files = written(tmp_path, [np.arange(40)], chunk=8, per_file=9, codec=codec)
+    table = tmp_path / table_key(name)
+    records = change(np.frombuffer(table.read_bytes(), RECORD))
+    table.write_bytes(records.tobytes())
+    lying = replace(entry, pages=table_pages(records))
+    array = VerifiedArray(LocalPlace(tmp_path), name, lying, files, decoder(lying))
+    for read in (lambda: array.read(20, 32), lambda: array.read_many([(0, 3), (20, 40)])):
+        with pytest.raises(StoreError, match=f"chunks-x.bin lies: {message}"):
+            read()
+
+
+def test_table_that_lies__of_bytes_of_plain_chunks_is_named(tmp_path):
     name, entry, files = written(tmp_path, [np.arange(40)], chunk=8, per_file=9)
     table = tmp_path / table_key(name)
-    table.write_bytes(table.read_bytes()[: -RECORD.itemsize])
-    pages = table_pages(np.frombuffer(table.read_bytes(), RECORD))
-    short = ArrayEntry(dtype=entry.dtype, length=40, width=1, coding=entry.coding, pages=pages)
-    array = VerifiedArray(LocalPlace(tmp_path), name, short, files, decoder(short))
-    assert array.read(20, 32).tolist() == list(range(20, 32))
-    for read in (lambda: array.read(20, 40), lambda: array.read_many([(0, 3), (20, 40)])):
-        with pytest.raises(StoreError, match=r"chunks-x.bin lies: it ends before element 40 of x"):
-            read()
+    records = with_field("nbytes", 1, lambda x: x - 8)(np.frombuffer(table.read_bytes(), RECORD))
+    table.write_bytes(records.tobytes())
+    lying = replace(entry, pages=table_pages(records))
+    array = VerifiedArray(LocalPlace(tmp_path), name, lying, files, decoder(lying))
+    with pytest.raises(StoreError, match=r"lies: chunk 1 of page 0 of x has 56 bytes, not 64"):
+        array.read(30, 31)

@@ -56,7 +56,8 @@ def test_chunks__elements_beyond_two_to_the_forty_are_found(tmp_path):
     pages = [[crc32c(records.tobytes()), FAR, 2]]
     entry = ArrayEntry(dtype="float32", length=FAR + 8, width=1, coding="raw", pages=pages)
     place = LocalPlace(tmp_path)
-    found = ChunkTable(place, "values", entry).find(FAR + 5, FAR + 6)
+    files = [["data", 32, 0]]
+    found = ChunkTable(place, "values", entry, files).find(FAR + 5, FAR + 6)
     assert found.records["first"].tolist() == [FAR + 4]
-    array = VerifiedArray(place, "values", entry, [["data", 32, 0]], lambda *_: None)
+    array = VerifiedArray(place, "values", entry, files, lambda *_: None)
     np.testing.assert_array_equal(array.read(FAR + 3, FAR + 7), values[3:7])

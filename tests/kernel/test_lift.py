@@ -198,10 +198,15 @@ def test_log_of_one_plus__is_within_its_stated_error():
     assert (np.abs(got - want) <= 1.5e-7 * want).all()
 
 
-def test_plain_rows__changes_float16_only():
-    rows = np.ones((2, 3), np.float32)
+def test_plain_rows__changes_float16_and_the_order_of_bytes_only():
+    rows = np.full((2, 3), 1.5, np.float32)
     assert kernel.plain_rows(rows) is rows
-    assert kernel.plain_rows(rows.astype(np.float16)).dtype == np.uint16
+    halves = kernel.plain_rows(rows.astype(np.float16))
+    assert halves.dtype == np.uint16
+    np.testing.assert_array_equal(kernel.plain_rows(rows.astype(">f2")), halves)
+    turned = kernel.plain_rows(rows.astype(">f4"))
+    assert turned.dtype.isnative
+    np.testing.assert_array_equal(turned, rows)
 
 
 def test_lift_bag__holds_few_angles_and_gives_a_long_bag_the_same_bits():
