@@ -184,8 +184,9 @@ def elsewhere_lines(
     """Settings that were best on the other half of the sets, on the same split."""
     halves = (("made",), ("made",)) if smoke else HALVES
     for here, there in (halves, halves[::-1]):
-        looks = [lines.found.get((name, seed, "best"), {}).get("first_fold") for name in there]
-        if not all(looks):
+        best = [lines.found.get((name, seed, "best")) for name in there]
+        looks = [line["first_fold"] for line in best if line is not None and is_current(line)]
+        if len(looks) < len(there):
             continue
         settings = chosen_elsewhere(looks)
         key = key_of({"settings": settings, "base": settings_key("best")})
