@@ -22,7 +22,7 @@ SHORT_BLOCK_BYTES = 64 << 10
 # each other.
 BATCH_BYTES = 4 << 20
 SHORT_BATCH_BYTES = 256 << 10
-BATCH_BAGS = 4096
+BATCH_BAGS = 16384
 # Chunk tables, index chunks, open buffers and memory on loan, which stop growing with a store.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
 # What is fetched with a block and held as long: the rest of its first and last pieces, on average.
