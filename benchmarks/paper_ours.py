@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,15 @@ from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.learn.trainer import train
 from streammiml.measure.evaluate import evaluate
-from streammiml.measure.pieces import whole
-from streammiml.search.folds import Folds
-from streammiml.search.grid import settings_of
-from streammiml.search.halving import Trial
-from streammiml.search.tune import Work, run_trial, tune
+from streammiml.search.grid import (
+    GRIDS,
+    SLOW_STEPS,
+    SPARSE_GRIDS,
+    GridLike,
+    key_of,
+    settings_of,
+)
+from streammiml.search.tune import tune
 
 MOST_SETTINGS = 32
 
@@ -32,8 +37,10 @@ class Mode:
     sparse_grid: Mapping[str, list[Any]] | None = None
     """Where rows are sparse, and cannot be lifted."""
     trial_steps: int | None = None
-    """Steps of each trial: all settings have them on the first fold, and the better third on the
-    others too, as with the peers. None: ``tune``, which discards most after fewer steps."""
+    """Of each trial, where ``tune`` knows the grid by a name: all settings have them on the first
+    fold, and the better third on the others too, as with the peers. Of other grids ``tune``
+    discards most after fewer steps."""
+    named: str | None = None
 
     def grid_for(self, *, sparse: bool) -> Mapping[str, list[Any]]:
         return self.sparse_grid if sparse and self.sparse_grid is not None else self.grid
@@ -51,22 +58,12 @@ MODES = {
         },
     ),
     "default": Mode(),
-    # All on as many steps: rows of one length learn slowly at first, and are discarded after a
-    # 25th of the steps where they are best in the end. How long the winner is trained is the
-    # default's business.
+    # How long the winner is trained is the default's business.
     "best": Mode(
-        grid={
-            "lift": ["none", "fourier:300:1", "context:all", "context:all,fourier:300:0.5"],
-            "scale": ["auto", "sqrt:unit"],
-            "subconcepts": [1, 5],
-            "shared_space": [True, False],
-        },
-        sparse_grid={
-            "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],
-            "subconcepts": [1, 5],
-            "shared_space": [True, False],
-        },
-        trial_steps=20_000,
+        grid=GRIDS["best"],
+        sparse_grid=SPARSE_GRIDS["best"],
+        trial_steps=SLOW_STEPS,
+        named="best",
     ),
     **{f"K={k}": Mode(given={"subconcepts": k}) for k in (1, 5, 10, 15)},
     "V1": Mode(given={"shared_space": False}),
@@ -74,35 +71,22 @@ MODES = {
 }
 
 
-def tuned(bags: MemoryBags, config: TrainConfig, grid: Mapping[str, list[Any]]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        return dict(tune(bags, run, config, grid=grid, folds=FOLDS, threads=1)["winner"])
-
-
-def fold_by_fold(
-    bags: MemoryBags, config: TrainConfig, grid: Mapping[str, list[Any]], steps: int
+def tuned(
+    bags: MemoryBags, config: TrainConfig, grid: GridLike
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The winner, and what each setting came to on the first fold."""
-    settings, cut = settings_of(grid, config), Folds(bags.n_bags, FOLDS)
-    everything = whole(bags, remote=False)
-    losses: dict[int, list[float]] = {}
-
-    def look(number: int, fold: int) -> None:
-        work = Work(Trial(number, fold, steps), settings[number])
-        found = run_trial(work, everything, cut, config).figures["ranking_loss"]
-        losses.setdefault(number, []).append(math.inf if found is None else found)
-
-    for number in range(len(settings)):
-        look(number, 0)
-    kept = sorted(losses, key=lambda n: losses[n])[: max(2, math.ceil(len(settings) / 3))]
-    for number in kept:
-        for fold in range(1, FOLDS):
-            look(number, fold)
-    winner = settings[min(kept, key=lambda n: math.fsum(losses[n]))]
-    return winner, [
-        {"setting": setting, "ranking_loss": losses[number][0]}
-        for number, setting in enumerate(settings)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        winner = tune(bags, run, config, grid=grid, folds=FOLDS, threads=1)["winner"]
+        found: dict[str, tuple[int, float]] = {}
+        for path in (run / "trials").glob("*-0-*.json"):
+            key, _, steps = path.stem.split("-")
+            loss = json.loads(path.read_text())["figures"]["ranking_loss"]
+            looked = int(steps), math.inf if loss is None else loss
+            found[key] = max(found.get(key, looked), looked)
+    settings = settings_of(grid, config, sparse=bags.sparse)
+    return dict(winner), [
+        {"setting": setting, "ranking_loss": found[key_of(setting)][1]} for setting in settings
     ]
 
 
@@ -128,12 +112,10 @@ def measured(mode: Mode, data: PaperSet, learn: I64, test: I64, smoke: bool) -> 
     n_settings = math.prod(map(len, grid.values()))
     assert n_settings <= MOST_SETTINGS, "every method has the same budget"
     said: dict[str, Any] = {"chosen": {}, "n_settings": n_settings}
-    if mode.grid and mode.trial_steps is None:
-        said["chosen"] = tuned(bags, config, grid)
-    elif mode.grid:
-        # As many visits to each bag at least as on the small sets.
-        steps = 100 if smoke else max(mode.trial_steps or 0, 8 * bags.n_bags)
-        said["chosen"], said["first_fold"] = fold_by_fold(bags, config, grid, steps)
+    if mode.grid:
+        said["chosen"], looks = tuned(bags, config, grid if smoke else mode.named or grid)
+        if mode.named:
+            said["first_fold"] = looks
     return {**said, **trained({**given, **said["chosen"]}, data, learn, test)}
 
 

@@ -1,4 +1,4 @@
-"""Grids of settings: the paper's, a small one, or anybody's."""
+"""Grids of settings: the paper's, a small one, one for the best model, or anybody's."""
 
 from __future__ import annotations
 
@@ -32,12 +32,31 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
         "step_size": [0.0001, 0.0005, 0.001, 0.005],
         "decay": [1e-5, 1e-6],
     },
+    "best": {
+        "lift": ["none", "fourier:300:1", "context:all", "context:all,fourier:300:0.5"],
+        "scale": ["auto", "sqrt:unit"],
+        "subconcepts": [1, 5],
+        "shared_space": [True, False],
+    },
 }
+SPARSE_GRIDS: dict[str, dict[str, list[Any]]] = {
+    "best": {
+        "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],
+        "subconcepts": [1, 5],
+        "shared_space": [True, False],
+    },
+}
+"""The same where rows are sparse, and cannot be lifted."""
+SLOW_GRIDS = ("best",)
+"""Settings that learn at different speeds: rows of one length are last after a 25th of the steps
+where they are best in the end."""
+SLOW_STEPS, SLOW_EPOCHS = 20_000, 8
+"""What is enough to compare those; the winner may be trained for longer."""
 
 
-def settings_of(grid: GridLike, base: TrainConfig) -> list[Setting]:
+def settings_of(grid: GridLike, base: TrainConfig, *, sparse: bool = False) -> list[Setting]:
     """Every combination of a grid's values, each checked; the last option varies fastest."""
-    values = _values(grid)
+    values = _values(grid, sparse)
     known = [field.name for field in fields(ModelConfig) if field.name != "seed"]
     for name, several in values.items():
         if name not in known:
@@ -50,9 +69,11 @@ def settings_of(grid: GridLike, base: TrainConfig) -> list[Setting]:
     return found
 
 
-def _values(grid: GridLike) -> Mapping[str, Sequence[Any]]:
+def _values(grid: GridLike, sparse: bool) -> Mapping[str, Sequence[Any]]:
     if isinstance(grid, Mapping):
         return grid
+    if sparse and grid in SPARSE_GRIDS:
+        return SPARSE_GRIDS[str(grid)]
     if grid in GRIDS:
         return GRIDS[str(grid)]
     path = Path(grid)

@@ -4,7 +4,9 @@ A first look takes one fold and few steps; the better part goes on to more of th
 of those to all the steps on that fold, and the better part again to the other folds. Trainings that
 stop early do so long before the steps that they may take, so their first looks are short: with
 three folds, and 30 % of the steps taken, this comes to a fifth of the full grid. Of those that take
-all their steps, longer looks and more settings come to as much.
+all their steps, longer looks and more settings come to as much. Where settings differ in how fast
+they learn, none is left behind before it has seen the first fold at all the steps: over half of the
+full grid.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ class Pace(NamedTuple):
 
     kept: float
     """Share of the settings that goes on after each rung."""
-    looks: tuple[float, float]
+    looks: tuple[float, ...]
     """Shares of the steps that the first rungs take."""
 
 
 STOPPING_EARLY = Pace(1 / 3, (1 / 25, 1 / 8))
 ALL_STEPS = Pace(0.4, (1 / 10, 1 / 4))
+NO_LOOKS = Pace(1 / 3, ())
 
 
 class Trial(NamedTuple):

@@ -30,8 +30,17 @@ from streammiml.measure.scored import StoreLike
 from streammiml.model import Model
 from streammiml.scoring import Scorer
 from streammiml.search.folds import Folds
-from streammiml.search.grid import GridLike, Setting, key_of, settings_of, toml
-from streammiml.search.halving import ALL_STEPS, STOPPING_EARLY, Trial, rungs, survivors
+from streammiml.search.grid import (
+    SLOW_EPOCHS,
+    SLOW_GRIDS,
+    SLOW_STEPS,
+    GridLike,
+    Setting,
+    key_of,
+    settings_of,
+    toml,
+)
+from streammiml.search.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
 """What is measured on each fold; the first one decides."""
@@ -108,7 +117,9 @@ def tune(
     config
         Everything that the grid does not vary; each trial trains on one thread.
     grid
-        ``small``, ``paper``, the path of a TOML file of lists, or a mapping of lists.
+        ``small``, ``paper``, ``best`` (lifts, scales, K, and no shared space: 32 settings, 16 of
+        sparse rows, each tried for 20 000 steps or 8 epochs), the path of a TOML file of lists, or
+        a mapping of lists.
     folds
         Parts that bags are cut into, by a hash of their number.
     halving
@@ -141,7 +152,8 @@ def tune(
     """
     store = store if isinstance(store, Bags) else open_store(store)
     base = replace(config or TrainConfig(), threads=1)
-    settings = settings_of(grid, base)
+    settings = settings_of(grid, base, sparse=store.sparse)
+    slow = isinstance(grid, str) and grid in SLOW_GRIDS
     cut = Folds(store.n_bags, folds)
     if store.n_labels < 2 or store.n_label_entries == 0:
         raise StreammimlError(
@@ -151,12 +163,12 @@ def tune(
     if threads is None and workers is None and scheduler is None:
         cores = len(os.sched_getaffinity(0))
         threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
-    with PartFolder(run, _record(store, base, settings, cut, halving), "search") as folder:
+    with PartFolder(run, _record(store, base, settings, cut, halving, slow), "search") as folder:
         (folder.path / TRIALS).mkdir(exist_ok=True)
         with open_pool(
             threads=threads, workers=workers, scheduler=scheduler, relief="--memory"
         ) as pool:
-            search = _Search(folder.path, pool, store, base, settings, cut, halving, watch)
+            search = _Search(folder.path, pool, store, base, settings, cut, halving, slow, watch)
             said = search.run()
         _write(folder.path, base, said)
         folder.finish({"n_settings": len(settings)})
@@ -178,6 +190,7 @@ class _Search:
         settings: list[Setting],
         folds: Folds,
         halving: bool,
+        slow: bool,
         watch: Callable[[TuneProgress], None],
     ) -> None:
         self._folder, self._pool, self._watch = folder, pool, watch
@@ -186,6 +199,9 @@ class _Search:
         self._steps = _most_steps(base, n_bags)
         stops = base.validation_store is not None or resolved(base, n_bags).validation
         self._pace = STOPPING_EARLY if stops else ALL_STEPS
+        if slow:
+            self._pace = NO_LOOKS
+            self._steps = min(self._steps, max(SLOW_STEPS, SLOW_EPOCHS * store.n_bags))
         self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
         self._shared = (whole(store, remote=pool.is_remote), folds, base)
         self._results: dict[Trial, Result] = {}
@@ -351,12 +367,18 @@ def _most_steps(config: TrainConfig, n_bags: int) -> int:
 
 
 def _record(
-    store: Bags, base: TrainConfig, settings: list[Setting], folds: Folds, halving: bool
+    store: Bags,
+    base: TrainConfig,
+    settings: list[Setting],
+    folds: Folds,
+    halving: bool,
+    slow: bool,
 ) -> dict[str, Any]:
     """What a folder must have been begun with."""
     kept = {name: value for name, value in base.recorded().items() if name not in FREE}
     own = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
-    return {**kept, **own, "grid": key_of({"settings": settings})}
+    tried = {"settings": settings, **({"slow": True} if slow else {})}
+    return {**kept, **own, "grid": key_of(tried)}
 
 
 def _write(folder: Path, base: TrainConfig, said: Mapping[str, Any]) -> None:

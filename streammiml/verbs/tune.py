@@ -41,7 +41,8 @@ def tune(
     paths
         Stores, folders or URLs, then the folder of the search.
     grid
-        small, paper, or a TOML file of lists: subconcepts = [1, 5].
+        small, paper, best (lifts and scales too; takes longer), or a TOML file of lists:
+        subconcepts = [1, 5].
     folds
         Parts that the bags are cut into.
     halving

@@ -21,6 +21,14 @@ def test_grid__the_small_one_has_the_defaults_in_it():
     assert usual in settings_of("small", BASE)
 
 
+@pytest.mark.parametrize(("sparse", "many"), [(False, 32), (True, 16)])
+def test_grid__the_best_has_the_defaults_in_it_and_lifts_where_rows_can_be_lifted(sparse, many):
+    found = settings_of("best", BASE, sparse=sparse)
+    assert len({key_of(setting) for setting in found}) == many
+    assert {name: getattr(BASE, name) for name in found[0]} in found
+    assert ("lift" in found[0]) is not sparse
+
+
 def test_grid__a_file_or_a_mapping(tmp_path):
     path = tmp_path / "grid.toml"
     path.write_text("subconcepts = [1, 2]\nscale = ['unit', 'standard']\n")
@@ -32,7 +40,7 @@ def test_grid__a_file_or_a_mapping(tmp_path):
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ("large", "^no grid is called 'large'; known: a file of TOML lists, paper, small$"),
+        ("large", "^no grid is called 'large'; known: a file of TOML lists, best, paper, small$"),
         ("none.toml", "^none.toml cannot be read: "),
         ({"epochs": [1]}, "^no option of a grid is called 'epochs'; known: average, "),
         ({"seed": [1, 2]}, "^no option of a grid is called 'seed'"),

@@ -3,9 +3,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.search.halving import ALL_STEPS, LEAST, STOPPING_EARLY, rungs, survivors
+from streammiml.search.halving import ALL_STEPS, LEAST, NO_LOOKS, STOPPING_EARLY, rungs, survivors
 
-paces = st.sampled_from([ALL_STEPS, STOPPING_EARLY])
+paces = st.sampled_from([ALL_STEPS, STOPPING_EARLY, NO_LOOKS])
 
 
 @given(n=st.integers(1, 300), k=st.integers(2, 6), steps=st.integers(100, 10**6), pace=paces)
@@ -26,6 +26,13 @@ def test_rungs__cost_a_quarter_of_the_full_grid_even_if_trainings_stop_early(n, 
         cost += sum(min(needed, trial.steps) for trial in rung.trials(left))
         left = survivors(left, [0.0] * len(left), pace)
     assert cost <= n * k * needed / 4
+
+
+def test_rungs__without_looks_all_see_the_first_fold_and_a_third_the_others():
+    first, rest = rungs(32, 3, 500, NO_LOOKS, halving=True)
+    assert (first.folds, first.steps) == ((0,), 500)
+    assert (rest.folds, rest.steps) == ((1, 2), 500)
+    assert survivors(range(32), [32.0 - i for i in range(32)], NO_LOOKS) == list(range(21, 32))
 
 
 @given(

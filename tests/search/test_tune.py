@@ -1,4 +1,5 @@
 import json
+import math
 import shutil
 import tomllib
 from dataclasses import replace
@@ -15,9 +16,10 @@ from streammiml.errors import StreammimlError
 from streammiml.measure.evaluate import evaluate
 from streammiml.search import tune as module
 from streammiml.search.folds import Folds
+from streammiml.search.grid import GRIDS, SPARSE_GRIDS
 from streammiml.search.tune import figures_of, tune
 from tests.planted import planted
-from tests.stores import content, scratch, write_store
+from tests.stores import as_sparse, content, scratch, write_store
 
 BASE = TrainConfig(max_steps=240, epochs=5, shared_dim=8, validation=0.2)
 GRID = {"subconcepts": [1, 2], "step_size": [1e-6, 0.05, 0.1]}
@@ -69,6 +71,23 @@ def test_tune__without_halving_all_settings_see_all_folds(store, tmp_path):
     said = tune(store, tmp_path / "run", BASE, grid=grid, halving=False, threads=2)
     assert [(row["finished"], row["folds"]) for row in said["table"]] == [(True, 3)] * 3
     assert len(list((tmp_path / "run" / "trials").iterdir())) == 9
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_tune__the_best_grid_leaves_none_behind_before_all_its_steps(tmp_path, monkeypatch, sparse):
+    monkeypatch.setattr(module, "SLOW_STEPS", 20)
+    monkeypatch.setattr(module, "SLOW_EPOCHS", 0)
+    block = as_sparse(planted(60)) if sparse else planted(60)
+    store = write_store(tmp_path / "x.zarr", block, n_labels=5)
+    base = TrainConfig(shared_dim=4)
+    said = tune(store, tmp_path / "run", base, grid="best", threads=2)
+    n = 16 if sparse else 32
+    kept = math.ceil(n / 3)
+    assert [row["folds"] for row in said["table"]] == [3] * kept + [1] * (n - kept)
+    assert {row["max_steps"] for row in said["table"]} == {20}
+    assert said["steps"] == 20 * (n + 2 * kept)
+    with pytest.raises(StreammimlError, match="grid"):
+        tune(store, tmp_path / "run", base, grid=SPARSE_GRIDS["best"] if sparse else GRIDS["best"])
 
 
 def test_tune__goes_on_with_the_trials_that_are_missing(store, found, tmp_path, monkeypatch):
