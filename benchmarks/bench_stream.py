@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -99,6 +98,12 @@ def raw_ranges(store: BagStore, start: int, stop: int) -> list[tuple[Path, int, 
     ]
 
 
+def status_mib(name: str) -> float:
+    """Of this process, as the kernel counts; not ``ru_maxrss``, which begins with the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+
 def warm(path: Path) -> None:
     """Drop a file from the page cache and read it from end to end."""
     with path.open("rb", buffering=0) as file:
@@ -110,11 +115,13 @@ def warm(path: Path) -> None:
 
 def measure(path: Path, block_bytes: int) -> dict:
     """In a process of its own, so that its peak is that of reading."""
+    before = status_mib("VmRSS")
     store = open_one(path)
     bag = row_bytes(store.read(0, min(64, store.n_bags))) / min(64, store.n_bags)
     block_bags = max(1, min(round(block_bytes / bag), store.n_bags // 2))
     starts = np.random.default_rng(1).integers(0, store.n_bags - block_bags, 100).tolist()
     sizes = [row_bytes(store.read(start, start + block_bags)) for start in starts]
+    grown = status_mib("VmHWM") - before
     flat, total = path.parent / "flat.bin", sum(sizes) // len(sizes) * store.n_bags // block_bags
     with flat.open("wb") as file:
         piece = os.urandom(1 << 20)
@@ -157,9 +164,7 @@ def measure(path: Path, block_bytes: int) -> dict:
         return time.perf_counter() - begin
 
     fresh(), same(), ours()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     turns = [(fresh(), recycled(), same(), ours()) for _ in range(PAIRS)]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     for each in (fd, *files.values()):
         os.close(each)
     literal = {}
@@ -176,22 +181,24 @@ def measure(path: Path, block_bytes: int) -> dict:
         "of_pread_recycled": round(statistics.median(b / mine for _, b, _, mine in turns), 3),
         **literal,
         "pairs": PAIRS,
-        "grown_mib": grown >> 10,
+        "grown_mib": round(grown, 1),
     }
 
 
 OPEN = """
-import sys, time, resource
+import sys, time
+from benchmarks.bench_stream import status_mib
 from streammiml.bags.store import open_one
-open_one(sys.argv[1])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    open_one("nowhere.zarr")
+except ValueError:
+    before = status_mib("VmRSS")
 begin = time.perf_counter()
 store = open_one(sys.argv[1])
 opened = time.perf_counter() - begin
 store.read(store.n_bags // 2, store.n_bags // 2 + 4)
 first = time.perf_counter() - begin
-grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-print(opened, first, grown / 1024)
+print(opened, first, status_mib("VmHWM") - before)
 """
 
 

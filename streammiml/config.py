@@ -255,7 +255,7 @@ class TrainConfig(ModelConfig):
     order: str = "blocks"
     """Order of visits: blocks (mixed), full (a permutation), uniform (independent draws)."""
     block_bags: int | None = None
-    """Bags read together; about 128 KiB of them unless given."""
+    """Bags read together; 64 to 256 KiB of them unless given."""
     mix_blocks: int | None = None
     """Blocks mixed at any time; 512, or what --memory allows, unless given."""
     weights: str | None = None

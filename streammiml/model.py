@@ -233,9 +233,13 @@ class Model:
         n_labels: int,
         label_names: Sequence[str] | None = None,
         *,
+        sparse: bool = False,
         store: str = "the store",
     ) -> None:
-        """Refuse a store of other features or labels, before any of its rows is read."""
+        """Refuse a store of other features or labels, before any of its rows is read.
+
+        Sparse rows are refused by a model that does what only dense ones can have done to them.
+        """
         if n_features != self.n_features:
             raise StreammimlError(
                 f"the model was trained on rows of {self.n_features} features and {store} has "
@@ -254,6 +258,18 @@ class Model:
                     f"label {i} is {ours!r} in the model and {theirs!r} in {store}; "
                     "use a store with the same labels in the same order"
                 )
+
+        if sparse and self.needs_dense_rows:
+            raise StreammimlError(
+                f"the model was trained on dense rows, which it centres or lifts, and {store} has "
+                "sparse ones; convert to dense rows, or train on this one"
+            )
+
+    @property
+    def needs_dense_rows(self) -> bool:
+        """Whether rows are centred or lifted, which sparse ones are not."""
+        lift = self.lift
+        return bool(lift.phases.size or lift.context or lift.shift.any())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model whole or not at all; returning means that it is on the disk."""

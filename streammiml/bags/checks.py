@@ -48,6 +48,11 @@ class StoreSpec:
             raise unknown("policy for empty bags", self.empty_bags, ("refuse", "drop"))
         if self.chunk_bytes < 1:
             raise StoreError(f"chunk_bytes must be at least 1, got {self.chunk_bytes}")
+        count: object = self.n_labels
+        if count is not None and (type(count) is not int or not 0 <= count < 2**31):
+            raise StoreError(
+                f"n_labels must be a whole number from 0 to {2**31 - 1}, got {count!r}"
+            )
         for kind, names, count in (
             ("label", self.label_names, self.n_labels),
             ("feature", self.feature_names, self.n_features),

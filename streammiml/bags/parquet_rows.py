@@ -459,7 +459,11 @@ def _refuse_types(found: pa.Schema, spec: StoreSpec, where: str) -> None:
 def names_in(said: dict[str, Any], key: str) -> tuple[str, ...] | None:
     """Names that a store's description holds, or None."""
     names = said.get(key)
-    return None if names is None else tuple(str(name) for name in names)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StoreError(f"{key} of a store must be a list of texts, got {names!r:.60}")
+    return tuple(names)
 
 
 def foreign_blocks(path: Path, spec: StoreSpec) -> Iterator[BagBlock]:

@@ -28,7 +28,7 @@ from streammiml.bags.assembly import (
     write_table,
 )
 from streammiml.bags.audit import digests_of, scan_bags
-from streammiml.bags.block import BagBlock
+from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.cold import OpenFile
 from streammiml.bags.ids import refuse_twice
@@ -56,6 +56,8 @@ def seal(where: str | os.PathLike[str]) -> BagStore:
         raise StoreError(f"{where} cannot be sealed: seal a local copy, then send its {FOLDER}")
     if not path.is_dir():
         raise StoreError(f"{path} does not exist" if not path.exists() else f"{path} is no folder")
+    if (path / ".zgroup").exists():
+        raise StoreError(f"{path} is of Zarr 2; write its arrays with zarr_format=3")
     if (path / MANIFEST).exists():
         raise StoreError(f"{path} is sealed already; to seal it anew, remove {path / FOLDER}")
     beside = path / f"{FOLDER}.partial"
@@ -205,6 +207,14 @@ def _as_stored(block: BagBlock, spec: StoreSpec, where: str) -> None:
     cleaned, _ = clean(block, spec, where)
     if not np.array_equal(cleaned.label_indices, block.label_indices):
         raise StoreError(f"{where}: labels of a bag must be in rising order")
+    # Kernels merge the columns of two rows.
+    if not np.array_equal(_columns(cleaned), _columns(block)):
+        raise StoreError(f"{where}: columns of a row must be in rising order")
+
+
+def _columns(block: BagBlock) -> NDArray[Any]:
+    rows = block.rows
+    return rows.columns if isinstance(rows, SparseRows) else np.empty(0, np.uint32)
 
 
 def _refuse_twice(hashes: list[NDArray[np.uint64]], store: BagStore) -> None:

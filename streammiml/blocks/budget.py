@@ -111,8 +111,10 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
     fits = plan.window - -(-(sum(held.values()) - allowed) // block)
     asked = config.mix_blocks is not None or config.max_vif is not None
     if plan.order != "blocks" or asked or fits < 1:
-        mixes = plan.order == "blocks" and fits >= 1
-        raise _too_much(held, config, f"--mix-blocks {fits} would fit" if mixes else "")
+        mixes = plan.order == "blocks" and fits >= 1 and config.max_vif is None
+        # Where fewer blocks are mixed longer ones would be taken.
+        length = "" if config.block_bags else f" --block-bags {plan.block_bags}"
+        raise _too_much(held, config, f"--mix-blocks {fits}{length} would fit" if mixes else "")
     plan = replace(plan, mix_blocks=fits)
     return Budget(plan=plan, read=read, held=_held(plan, read, block, fixed), allowed=allowed)
 

@@ -19,7 +19,7 @@ LOCK = "lock"
 # Settings that change how fast a run goes or when it ends, and never what a step does.
 FREE = ("memory", "checkpoint_every", "epochs", "max_steps", "patience")
 # Of whose places the folder says nothing that counts: what they hold is compared.
-FINGERPRINTS = ("fingerprint", "validation_fingerprint", "start_fingerprint")
+FINGERPRINTS = ("fingerprint", "sparse", "validation_fingerprint", "start_fingerprint")
 PLACES = ("validation_store", "start")
 
 

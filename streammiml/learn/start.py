@@ -57,7 +57,7 @@ def check_follows(model: Model, store: Bags) -> None:
                 f"label {i} is {ours!r} in the model to start from and {theirs!r} in {store.name}; "
                 f"{way}"
             )
-    if store.sparse and (model.lift.phases.size or model.lift.context or model.lift.shift.any()):
+    if store.sparse and model.needs_dense_rows:
         raise StreammimlError(
             f"the model to start from was trained on dense rows and {store.name} has sparse ones; "
             "convert to dense rows, or train without --start"

@@ -46,6 +46,11 @@ from streammiml.learn.validation import NothingRanked
 from streammiml.model import LabelRule, LiftArrays, Model
 
 STRETCH_BYTES = 1 << 20
+CALL_SECONDS = 0.25
+"""Of one call of the kernel, about: signals are heard between two. What is learned does not depend
+on where calls are cut."""
+FIRST_CALL = 64
+"""Steps of the first one, when nobody knows how long they take."""
 
 
 class Stopped(Exception):
@@ -116,6 +121,7 @@ class _Training:
         self._config = config
         self._signal = 0
         self._waiting = False
+        self._at_once = FIRST_CALL
         self._saved_at = (0, time.monotonic())
 
     def run(self, extend: int, start: Model | None) -> Model:
@@ -152,6 +158,7 @@ class _Training:
                 raise StreammimlError(
                     f"the checkpoints of {folder.path} belong to another run"  # type: ignore[union-attr]
                 )
+            self._check_goes_on()
         if extend and self._stopped_early():
             patience = self._state.at.bad_checks + self._config.patience
             self._config = replace(self._config, patience=patience)
@@ -226,9 +233,21 @@ class _Training:
                 self._config = settings_from(start, self._config)
         return start
 
+    def _check_goes_on(self) -> None:
+        """Refuse an end that the run has passed: its model would not be what the settings say."""
+        at, config = self._state.at, self._config
+        done = (("epochs", config.n_epochs, at.epoch), ("max_steps", config.max_steps, at.step))
+        for name, most, so_far in done:
+            if most is not None and so_far > most:
+                raise StreammimlError(
+                    f"--{name.replace('_', '-')} {most} is less than the {so_far} that the run has "
+                    "done; leave it out, or begin another run"
+                )
+
     def _made_of(self) -> dict[str, Any]:
         """Fingerprints of what decides the result beside the settings."""
-        found = {"fingerprint": self._store.fingerprint}
+        found: dict[str, Any] = {"fingerprint": self._store.fingerprint}
+        found["sparse"] = self._store.sparse
         if self._config.validation_store is not None and self._looks is not None:
             found["validation_fingerprint"] = self._looks.store.fingerprint
         if self._start_fingerprint is not None:
@@ -254,6 +273,12 @@ class _Training:
             raise StreammimlError(
                 f"{folder.path} was begun on a store of fingerprint {recorded.get('fingerprint')}, "
                 f"{self._store.name} has {self._store.fingerprint}"
+            )
+        if recorded.get("sparse", self._store.sparse) != self._store.sparse:
+            raise StreammimlError(
+                f"{folder.path} was begun on {'sparse' if recorded['sparse'] else 'dense'} rows, "
+                f"and those of {self._store.name} are not; they are scaled otherwise: go on with "
+                "the store it was begun on, or begin another run"
             )
         given = self._config.given()
         folder.check_same(given)
@@ -360,7 +385,8 @@ class _Training:
                     if batch.epoch >= config.n_epochs:
                         at.epoch, at.place = batch.epoch, 0
                         return
-                    many = min(len(batch.numbers) - done, self._until_event())
+                    many = min(len(batch.numbers) - done, self._until_event(), self._at_once)
+                    begin = time.perf_counter()
                     with self._clock.spending(KERNEL):
                         visit = batch.visit[done : done + many]
                         wrong = sweeper.sweep(batch.bags, visit, at.step, self._tally)
@@ -369,6 +395,8 @@ class _Training:
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
                             f"number; a smaller --step-size than {config.step_size} may help"
                         )
+                    seconds = max(time.perf_counter() - begin, 1e-6)
+                    self._at_once = max(1, int(many * CALL_SECONDS / seconds))
                     ends = batch.bags.bag_offsets
                     n_rows = int((ends[visit + 1] - ends[visit]).sum())
                     n_bytes = batch.bags.nbytes * n_rows // max(1, batch.bags.n_rows)

@@ -113,7 +113,13 @@ def check_labelled(model: Model, store: Bags) -> None:
     """Refuse a store that the model cannot be compared with, before any row is read."""
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to compare predictions with")
-    model.check_store(store.n_features, store.n_labels, store.label_names, store=store.name)
+    model.check_store(
+        store.n_features,
+        store.n_labels,
+        store.label_names,
+        sparse=store.sparse,
+        store=store.name,
+    )
 
 
 def measure_piece(

@@ -49,7 +49,13 @@ def explain_store(
     check_whole("typical", typical, 1)
     most = parse_size(block_bytes, option="block_bytes")
     model, store = opened(model, store)
-    model.check_store(store.n_features, store.n_labels, store.label_names, store=store.name)
+    model.check_store(
+        store.n_features,
+        store.n_labels,
+        store.label_names,
+        sparse=store.sparse,
+        store=store.name,
+    )
     record = {"model": model_digest(model), "store": store.fingerprint, "typical": typical}
     with (
         PartFolder(out, record, "explanations") as folder,

@@ -176,7 +176,13 @@ def write_predictions(
     watch: Watch,
 ) -> dict[str, Any]:
     """See :func:`predict`, of which this is the part that has everything open."""
-    model.check_store(store.n_features, store.n_labels, store.label_names, store=store.name)
+    model.check_store(
+        store.n_features,
+        store.n_labels,
+        store.label_names,
+        sparse=store.sparse,
+        store=store.name,
+    )
     plan = OutPlan.of(store, model.n_labels, store.label_names or model.label_names, top_k)
     backend = import_module(FORMATS[format])
     begun = time.monotonic()
@@ -224,7 +230,8 @@ def predict_bags(model: ModelLike, bags: InMemory) -> Predictions:
     model = model if isinstance(model, Model) else load_model(model)
     block = bags if isinstance(bags, BagBlock) else _block(bags)
     if len(block):
-        model.check_store(block.n_features, model.n_labels, store="a bag")
+        sparse = not isinstance(block.rows, np.ndarray)
+        model.check_store(block.n_features, model.n_labels, sparse=sparse, store="a bag")
     if len(block) and not np.diff(block.bag_offsets).all():
         raise StreammimlError(
             f"bag {int(np.diff(block.bag_offsets).argmin())} has no rows; leave it out"

@@ -136,6 +136,50 @@ def test_seal__sparse_zarr_with_ids_and_row_labels(tmp_path):
     np.testing.assert_array_equal(store.read(1, 2).row_labels, [1])
 
 
+def test_seal__refuses_columns_that_fall(tmp_path):
+    arrays = {
+        "bag_offsets": np.array([0, 1], "int64"),
+        "label_offsets": np.array([0, 1], "int64"),
+        "label_indices": np.array([0], "int32"),
+        "row_offsets": np.array([0, 2], "int64"),
+        "columns": np.array([7, 1], "uint32"),
+        "values": np.array([1, 2], "float32"),
+    }
+    zarr_group(tmp_path / "s.zarr", arrays, {"n_features": 9})
+    with pytest.raises(StoreError, match="columns of a row must be in rising order"):
+        seal(tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"n_labels": "3"}, "n_labels must be a whole number from 0 to 2147483647, got '3'"),
+        ({"n_labels": [3]}, r"n_labels must be a whole number from 0 to 2147483647, got [3]"),
+        ({"n_labels": 2**40}, "n_labels must be a whole number from 0 to"),
+        ({"label_names": "abc"}, "label_names of a store must be a list of texts, got 'abc'"),
+        ({"label_names": [1, 2, 3]}, "label_names of a store must be a list of texts, got [1, 2,"),
+        ({"feature_names": 5}, "feature_names of a store must be a list of texts, got 5"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["zarr", "parquet"])
+def test_seal__refuses_a_description_of_other_types(kind, said, message, tmp_path):
+    if kind == "zarr":
+        zarr_group(tmp_path / "x.zarr", dense_arrays(), said)
+    else:
+        parquet_folder(tmp_path / "x.parquet", BAGS, {"n_features": 3, **said})
+    with pytest.raises(StoreError, match=re.escape(message)):
+        seal(tmp_path / f"x.{kind}")
+
+
+def test_seal__says_that_stores_are_not_of_zarr_2(tmp_path):
+    (tmp_path / "x.zarr").mkdir()
+    (tmp_path / "x.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    with pytest.raises(
+        StoreError, match=r"x\.zarr is of Zarr 2; write its arrays with zarr_format=3"
+    ):
+        seal(tmp_path / "x.zarr")
+
+
 def test_seal__leaves_data_files_as_they_are_and_refuses_a_second_time(tmp_path):
     zarr_group(tmp_path / "a.zarr", dense_arrays(), {"n_labels": 3})
     files = {p: p.read_bytes() for p in (tmp_path / "a.zarr").rglob("*") if p.is_file()}

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -130,6 +131,30 @@ def test_fit__the_mix_blocks_that_a_refusal_names_fit_and_one_more_would_not(
     assert fit(EVEN, replace(config, mix_blocks=fits), FIXED).plan.window == fits
     with pytest.raises(StreammimlError, match=f"--mix-blocks {fits} would fit"):
         fit(EVEN, replace(config, mix_blocks=fits + 1), FIXED)
+
+
+def test_fit__what_a_refusal_names_fits_where_the_length_of_blocks_is_open():
+    n_named = 0
+    for mib, mix_blocks in product((32, 36, 45, 60, 90), (50, 300, 2000)):
+        config = TrainConfig(memory=f"{mib}MiB", mix_blocks=mix_blocks)
+        try:
+            fit(EVEN, config, FIXED)
+        except StreammimlError as error:
+            named = re.search(r"--mix-blocks (\d+) --block-bags (\d+) would fit, or", str(error))
+            if named is None:
+                continue
+            n_named += 1
+            fits = replace(config, mix_blocks=int(named[1]), block_bags=int(named[2]))
+            assert fit(EVEN, fits, FIXED).plan.window == int(named[1])
+    assert n_named > 2
+
+
+def test_fit__names_no_fewer_blocks_where_a_mixing_is_asked_for():
+    config = TrainConfig(memory="36MiB", max_vif=1.0001)
+    with pytest.raises(
+        StreammimlError, match=r"more than --memory 36MiB; --memory \d+MiB would do"
+    ):
+        fit(EVEN, config, FIXED)
 
 
 def test_fit__a_bag_too_long_is_refused_with_the_memory_that_would_do():

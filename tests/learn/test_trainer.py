@@ -16,11 +16,12 @@ from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn import trainer
 from streammiml.learn.holdout import Holdout
+from streammiml.learn.sweeping import Sweeper
 from streammiml.learn.trainer import train
 from streammiml.learn.validation import steps_between_looks
 from streammiml.model import Model
 from tests.planted import planted
-from tests.stores import sizes, write_store
+from tests.stores import as_sparse, sizes, write_store
 
 N_BAGS = 300
 # Blocks of 8 bags of which 6 are mixed: several windows an epoch, and looks and checkpoints that
@@ -272,6 +273,49 @@ def test_resume__keeps_the_settings_that_the_run_began_with(made, whole, tmp_pat
     crash_at(made(), small(), tmp_path / "run", 200)
     train(made(), run=tmp_path / "run", resume=True)
     assert model_bytes(tmp_path / "run") == model_bytes(whole("dense"))
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e9])
+def test_train__learns_the_same_wherever_calls_of_the_kernel_are_cut(
+    seconds, made, whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(trainer, "CALL_SECONDS", seconds)
+    cuts, sweep = [], Sweeper.sweep
+
+    def noted(self, bags, visit, *at):
+        cuts.append(len(visit))
+        return sweep(self, bags, visit, *at)
+
+    monkeypatch.setattr(Sweeper, "sweep", noted)
+    train(made(), small(), run=tmp_path / "run")
+    assert model_bytes(tmp_path / "run") == model_bytes(whole("dense"))
+    assert set(cuts[1:]) == {1} if seconds < 1 else max(cuts) > 1
+
+
+def test_resume__an_end_that_the_run_has_passed_is_refused(made, tmp_path):
+    train(made(), small(epochs=3), run=tmp_path / "run")
+    before = model_bytes(tmp_path / "run")
+    for less, line in (
+        ({"epochs": 2}, "^--epochs 2 is less than the 3 that the run has done"),
+        ({"max_steps": 70}, "^--max-steps 70 is less than the \\d+ that the run has done"),
+    ):
+        with pytest.raises(StreammimlError, match=line):
+            train(made(), small(**{"epochs": 3, **less}), run=tmp_path / "run", resume=True)
+    assert model_bytes(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_resume__on_the_same_bags_as_sparse_or_dense_rows_is_refused(sparse, tmp_path):
+    block = planted(60)
+    begun, other = (
+        write_store(tmp_path / f"{is_sparse}.zarr", as_sparse(block) if is_sparse else block)
+        for is_sparse in (sparse, not sparse)
+    )
+    assert begun.fingerprint == other.fingerprint
+    train(begun, small(max_steps=50), run=tmp_path / "run")
+    line = f"was begun on {'sparse' if sparse else 'dense'} rows, and those of .* are not"
+    with pytest.raises(StreammimlError, match=line):
+        train(other, small(max_steps=90), run=tmp_path / "run", resume=True)
 
 
 def test_resume__with_more_epochs_is_the_longer_run(made, tmp_path):
