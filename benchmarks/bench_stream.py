@@ -186,17 +186,20 @@ def measure(path: Path, block_bytes: int) -> dict:
 
 
 OPEN = """
-import sys, time
-from benchmarks.bench_stream import status_mib
+import re, sys, time
 from streammiml.bags.store import open_one
+
+def mib(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+
 open_one(sys.argv[1])
-before = status_mib("VmRSS")
+before = mib("VmRSS")
 begin = time.perf_counter()
 store = open_one(sys.argv[1])
 opened = time.perf_counter() - begin
 store.read(store.n_bags // 2, store.n_bags // 2 + 4)
 first = time.perf_counter() - begin
-print(opened, first, status_mib("VmHWM") - before)
+print(opened, first, mib("VmHWM") - before)
 """
 
 
