@@ -143,7 +143,7 @@ class Logistic(Peer):
         linear = import_module("sklearn.linear_model")
         kinds = "mean", "max", "min"
         x, other_x = scaled(setting["scale"], learn.pooled(*kinds), other.pooled(*kinds))
-        out = np.zeros((len(other_x), learn.truth.shape[1]))
+        out = np.zeros((other_x.shape[0], learn.truth.shape[1]))
         for label, own in enumerate(learn.truth.T):
             if own.all() or not own.any():
                 out[:, label] = float(own.all())
@@ -176,7 +176,7 @@ class Plt(Peer):
             )
             model.fit(sparse.csr_matrix(x), [np.flatnonzero(own).tolist() for own in learn.truth])
             found = model.predict_proba(sparse.csr_matrix(other_x), top_k=n_labels)
-        out = np.zeros((len(other_x), n_labels))
+        out = np.zeros((other_x.shape[0], n_labels))
         for row, pairs in zip(out, found, strict=True):
             for label, value in pairs:
                 row[label] = value
@@ -201,7 +201,7 @@ class LightFm(Peer):
         if setting["scale"] == "standard":
             x, other_x = (each / math.sqrt(x.shape[1]) for each in (x, other_x))
         x, other_x = (
-            sparse.csr_matrix(np.column_stack([each, np.ones(len(each))]).astype(np.float32))
+            sparse.hstack([sparse.csr_matrix(each), np.ones((each.shape[0], 1))], "csr", np.float32)
             for each in (x, other_x)
         )
         n_labels = learn.truth.shape[1]
