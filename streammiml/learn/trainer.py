@@ -134,7 +134,8 @@ class _Training:
         begins = folder is None or not has_checkpoint(folder.checkpoints)
         start = self._checked_start(start, needed=begins or asked)
         if folder is None or not folder.exists:
-            self._config = self._filled(start)
+            with self._listening():
+                self._config = self._filled(start)
         ready = prepare(self._store, self._config, self._holdout)
         self._plan, self._read = ready.budget.plan, ready.budget.read
         self._visits, self._looks, self._every = ready.visits, ready.looks, ready.every
@@ -192,6 +193,8 @@ class _Training:
         every = 0
 
         def note(progress: Progress) -> None:
+            if self._signal:
+                raise Stopped(self._signal, 0)
             if progress.validation_loss is not None:
                 curves[-1][progress.step] = progress.validation_loss
 

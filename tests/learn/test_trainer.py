@@ -1,6 +1,8 @@
 """Training: the same bytes however it was cut, read or stored; every refusal in one line."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +16,7 @@ from streammiml.blocks import budget
 from streammiml.blocks.stream import ReadSettings
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import trainer
+from streammiml.learn import trainer, usual
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.sweeping import Sweeper
 from streammiml.learn.trainer import train
@@ -290,6 +292,27 @@ def test_train__learns_the_same_wherever_calls_of_the_kernel_are_cut(
     train(made(), small(), run=tmp_path / "run")
     assert model_bytes(tmp_path / "run") == model_bytes(whole("dense"))
     assert set(cuts[1:]) == {1} if seconds < 1 else max(cuts) > 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal__while_folds_are_tried_stops_the_run_and_it_can_be_begun_again(
+    number, made, tmp_path, monkeypatch
+):
+    store, config, of_fold = made(), TrainConfig(shared_dim=8), Holdout.of_fold
+    monkeypatch.setattr(usual, "MOST_STEPS", 3000)
+    monkeypatch.setattr(usual, "LOOK_EVERY", 500)
+    whole = train(store, config)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Holdout, "of_fold", lambda *fold: os.kill(os.getpid(), number) or of_fold(*fold)
+        )
+        with pytest.raises(trainer.Stopped) as stopped:
+            train(store, config, run=tmp_path / "run")
+    assert stopped.value.number == number
+    assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    train(store, config, run=tmp_path / "run", resume=True)
+    whole.save(tmp_path / "whole.safetensors")
+    assert model_bytes(tmp_path / "run") == (tmp_path / "whole.safetensors").read_bytes()
 
 
 def test_resume__an_end_that_the_run_has_passed_is_refused(made, tmp_path):
