@@ -4,7 +4,8 @@
 same steps in both, in interleaved pairs; cold: the store's pages are dropped before each turn, and
 *past the cache* reads as of a store that outgrows the memory. *start*: seconds from the call of
 ``train`` to its first steps, in a new process with kernels compiled before. *memory*: growth of the
-peak over a process that has compiled its kernels. *scale*: steps a second from one trained model on
+peak over a process that has compiled its kernels. *looks*: the share of the time in which held-out
+bags are ranked. *scale*: steps a second from one trained model on
 corpora of any number of bags.
 """
 
@@ -210,6 +211,21 @@ def tree_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
+def looks_case(folder: Path, n_bags: int, n_steps: int) -> dict:
+    """The share of the time that held-out bags take, with default settings."""
+    path = folder / "looks.zarr"
+    write_corpus(path, n_bags=n_bags, **PAPER)
+    train(str(path), TrainConfig(max_steps=200))
+    last = Last()
+    train(str(path), TrainConfig(max_steps=n_steps, epochs=10**6), watch=last)
+    spent = last.progress.total
+    return {
+        "what": "looks at held-out bags",
+        "case": {"bags": n_bags, "steps": last.progress.step},
+        "share_of_time": round(spent["validation"] / spent["all"], 3),
+    }
+
+
 TINY = {"n_features": 8, "n_labels": 20, "rows_per_bag": (1, 3), "labels_per_bag": (1, 1)}
 
 
@@ -270,6 +286,8 @@ def cases(smoke: bool) -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as folder:
         wanted = [10**7] if smoke else [10**9, 10**10]
         yield from memory_cases(Path(folder), wanted, 500 if smoke else 200_000)
+    with tempfile.TemporaryDirectory() as folder:
+        yield looks_case(Path(folder), *((6000, 2000) if smoke else (100_000, 300_000)))
     with tempfile.TemporaryDirectory() as folder:
         wanted = [1000, 2000] if smoke else [10**4, 10**5, 10**6, 10**7]
         yield from scale_cases(Path(folder), wanted, 20_000 if smoke else 400_000)
