@@ -31,6 +31,7 @@ from streammiml.errors import StreammimlError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "ucxx", "inproc")
 CONNECT_SECONDS = 10
 # Between looks at whether a cluster still lives, and how long it may be without workers.
 LOOK_SECONDS = 5
@@ -231,6 +232,13 @@ class ClusterPool(Pool):
             stack.callback(again)
 
     def _connected(self, address: Any) -> Any:
+        scheme, found, _ = str(address).partition("://")
+        if isinstance(address, str) and found and scheme not in SCHEMES:
+            # Dask says so too, and then tries for twenty seconds to be rid of its client.
+            raise StreammimlError(
+                f"no Dask scheduler answers at {address} (it would be at {' or '.join(SCHEMES)}"
+                "://HOST:PORT); start one with dask scheduler, or leave --scheduler out"
+            )
         try:
             return self._distributed.Client(
                 address, timeout=CONNECT_SECONDS, set_as_default=False, name="streammiml"
@@ -259,17 +267,16 @@ class ClusterPool(Pool):
         return sum(self._client.nthreads().values())
 
     def share(self, value: Any) -> Any:
-        """A future of the value, copied to every worker.
+        """A future of the value, which workers copy from each other when they first need it.
 
         A task's result and no scattered data: what is scattered is lost with the last worker that
-        holds it, a task runs again.
+        holds it, a task runs again. Nor is it replicated beforehand: with the only worker dead, or
+        one without streammiml, Dask would wait for that forever.
         """
         with warnings.catch_warnings():
             # Dask takes a large argument for an oversight; here it goes out once.
             warnings.filterwarnings("ignore", "Sending large graph")
-            shared = self._client.submit(_same, value, pure=False)
-        self._client.replicate([shared])
-        return shared
+            return self._client.submit(_same, value, pure=False)
 
     def map(
         self,
@@ -306,6 +313,11 @@ class ClusterPool(Pool):
                 "a task was given up because its workers died one after the other, as they do when "
                 f"they run out of memory{self._memory}; lower {self.relief}, or give workers "
                 "more memory"
+            ) from error
+        except ImportError as error:
+            raise StreammimlError(
+                f"workers of the cluster lack what they need ({error}); install streammiml of this "
+                "version in their environment"
             ) from error
         except MemoryError as error:
             raise StreammimlError(

@@ -29,6 +29,10 @@ def hoard(item, _):
     raise MemoryError(f"Unable to allocate {item} TiB")
 
 
+def need(item, _):
+    raise ModuleNotFoundError(f"No module named 'package{item}'")
+
+
 def nap(item, seconds):
     time.sleep(seconds)
     return item, os.getpid()
@@ -105,6 +109,10 @@ def test_local_cluster__errors_and_dead_workers_are_told():
         )
         with pytest.raises(StreammimlError, match=message):
             list(pool.map(hoard, [7], shared))
+        with pytest.raises(
+            StreammimlError, match=r"lack what they need \(No module named 'package3"
+        ):
+            list(pool.map(need, [3], shared))
         with pytest.raises(StreammimlError, match=r"run out of memory .*; lower --block-bytes"):
             list(pool.map(die, [1], shared))
 

@@ -51,7 +51,8 @@ def explain_store(
     model, store = opened(model, store)
     model.check_store(
         store.n_features,
-        store.n_labels,
+        # A store without any label is one whose labels are to be found.
+        store.n_labels or model.n_labels,
         store.label_names,
         sparse=store.sparse,
         store=store.name,

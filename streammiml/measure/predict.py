@@ -178,7 +178,8 @@ def write_predictions(
     """See :func:`predict`, of which this is the part that has everything open."""
     model.check_store(
         store.n_features,
-        store.n_labels,
+        # A store without any label is one whose labels are to be found.
+        store.n_labels or model.n_labels,
         store.label_names,
         sparse=store.sparse,
         store=store.name,

@@ -82,6 +82,8 @@ def tune(
     Console().print(readable(said))
     print(f"{said['steps']:,} steps, {said['share_of_grid']:.0%} of what the full grid may take")
     print(f"{run}/settings.toml has the winner, for streammiml train --config")
+    if train:
+        print(f"{run}/winner has its model, trained on all bags")
 
 
 def readable(said: Mapping[str, Any]) -> Table:

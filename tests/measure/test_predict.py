@@ -21,6 +21,7 @@ from streammiml.bags.checks import StoreSpec
 from streammiml.bags.parts import Lock
 from streammiml.errors import StreammimlError
 from streammiml.measure import parts, pieces
+from streammiml.measure.explain import explain_store
 from streammiml.measure.outcome import Predictions, first_labels
 from streammiml.measure.predict import model_digest, predict
 from streammiml.model import LabelRule
@@ -165,6 +166,19 @@ def test_predict__is_the_same_to_the_byte_whatever_the_memory_and_threads(
         predict(MODEL, one, folder / "a", format=format, threads=1)
         predict(MODEL, one, folder / "b", format=format, threads=threads, block_bytes=block_bytes)
         assert content(folder / "a") == content(folder / "b")
+
+
+def test_predict__bags_whose_labels_nobody_knows_yet(tmp_path):
+    block = plain(made_block(20))
+    known = write_store(tmp_path / "known.zarr", block, n_labels=4)
+    bare = replace(block, label_offsets=np.zeros(21, np.int64), label_indices=np.empty(0, np.int32))
+    unknown = write_store(tmp_path / "unknown.zarr", bare)
+    assert unknown.n_labels == 0
+    for store, name in ((known, "a"), (unknown, "b")):
+        predict(MODEL, store, tmp_path / name)
+    assert records(tmp_path / "a") == records(tmp_path / "b")
+    said = explain_store(MODEL, unknown, tmp_path / "why")
+    assert len(said["labels"]) == 4
 
 
 def test_predict__rows_without_ids_or_names_and_sparse_ones(tmp_path):
