@@ -323,6 +323,10 @@ NOTES = """## Notes
   splits from 10 on were first seen here. Birds took no part in these choices.
 - On Letter Frost early stopping in paper mode looks at nine bags or ten, and stops at random; what
   is left of the gap to the published figure we do not know (raw, unit or standardised rows: .15).
+- On Reuters-21578 peers that see the mean of a document's sentences are ahead: here a label's score
+  is that of one sentence, and sparse rows have no context yet. A forest took more than half an hour
+  a split there and PyTorch would hold all rows as dense ones, so neither was run; *best* took 18
+  minutes, nearly all of it for settings without a shared space.
 - Context joins each bag's extremes to its rows: better ranking, worse key instances. Where
   those matter, take the default.
 - The six methods that the paper compares with are not in here yet.
