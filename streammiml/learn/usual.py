@@ -41,6 +41,8 @@ STEPS, LEAST_EPOCHS = 40_000, 10
 FOLDS, MOST_STEPS, MOST_EPOCHS, LOOK_EVERY = 3, 80_000, 400, 2000
 """Of the cross validation: how many runs, how long they are, how many steps between two looks at
 the least."""
+LEAST_LOOKS = 8
+"""Of each of those runs, about."""
 LEAST_FOLDED = 30
 """Bags; fewer say nothing in folds either."""
 
@@ -68,11 +70,14 @@ def is_folded(config: TrainConfig, n_bags: int) -> bool:
 def fold_settings(config: TrainConfig, n_bags: int, every: int) -> TrainConfig:
     """Settings of a run without one fold; ``every`` is how often its bags could be looked at."""
     trained = max(1, n_bags * (FOLDS - 1) // FOLDS)
+    epochs = min(MOST_EPOCHS, math.ceil(MOST_STEPS / trained))
+    # Where looks cost far more than steps (rows of few values, many labels) there are some still.
+    every = min(every, epochs * trained // LEAST_LOOKS)
     return replace(
         config,
         validation=1 / FOLDS,
         validate_every=max(min(LOOK_EVERY, 20 * trained), every),
-        epochs=min(MOST_EPOCHS, math.ceil(MOST_STEPS / trained)),
+        epochs=epochs,
         patience=MOST_STEPS,
     )
 

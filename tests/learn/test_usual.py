@@ -17,6 +17,7 @@ from streammiml.learn.usual import (
     LEAST_FOLDED,
     STEPS,
     epochs_of,
+    fold_settings,
     is_folded,
     resolved,
 )
@@ -48,6 +49,14 @@ def test_resolved__keeps_what_is_given(n_bags, validation, epochs):
 
 def test_resolved__looks_at_a_validation_store_for_as_long_as_at_held_out_bags():
     assert resolved(TrainConfig(validation_store="x.zarr"), 50).epochs == EPOCHS
+
+
+@given(n_bags=st.integers(LEAST_FOLDED, 4999), every=st.integers(0, 10**12))
+def test_folds__are_looked_at_some_times_however_little_a_step_costs(n_bags, every):
+    found = fold_settings(TrainConfig(), n_bags, every)
+    # Folds may be a bag larger or smaller.
+    steps = found.n_epochs * (n_bags * (FOLDS - 1) // FOLDS - 1)
+    assert steps // found.validate_every >= 7
 
 
 @pytest.mark.parametrize("told", TOLD)
