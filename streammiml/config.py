@@ -105,28 +105,31 @@ class LiftSpec:
     """Of the Gaussian kernel they stand for, as a multiple of the median distance of two rows."""
     context: int = 0
     """1, ``context``: join the bag's maximum and minimum of each feature to each of its rows.
-    2, ``context:all``: join maximum, minimum and mean, of Fourier features too. Better ranking on
-    several sets, at some cost in key-instance accuracy, since every row then carries its bag."""
+    2, ``context:all``: join maximum, minimum and mean, of Fourier features too.
+    3, ``context:mean``: join the mean of each feature, of norm 1 where rows are; also of sparse
+    rows. Better ranking on several sets, at some cost in key-instance accuracy, since every row
+    then carries its bag."""
 
     @classmethod
     def parse(cls, text: str) -> LiftSpec:
-        """Read ``none``, or ``fourier:N[:BANDWIDTH]`` and ``context[:all]`` with a comma."""
+        """Read ``none``, or ``fourier:N[:BANDWIDTH]`` and ``context[:all|:mean]`` with a comma."""
         if text.strip() == "none":
             return cls()
         found: dict[str, Any] = {}
         for part in (part.strip() for part in text.split(",")):
             name, *values = part.split(":")
             key = {"fourier": "n_fourier", "context": "context"}.get(name)
-            fits = values in ([], ["all"]) if name == "context" else len(values) <= 2
+            fits = part in _CONTEXTS if name == "context" else len(values) <= 2
             if key is None or not fits:
                 raise StreammimlError(
                     f"lift {text!r}: cannot read {part!r}; it is none, or fourier:N[:BANDWIDTH] "
-                    "and context[:all] joined by a comma, as in fourier:1000,context"
+                    "and context, context:all or context:mean joined by a comma, as in "
+                    "fourier:1000,context"
                 )
             if key in found:
                 raise StreammimlError(f"lift {text!r} names {name} twice")
             if name == "context":
-                found[key] = 1 + len(values)
+                found[key] = _CONTEXTS.index(part)
                 continue
             if not values or not re.fullmatch("[0-9]{1,7}", values[0]) or int(values[0]) < 1:
                 raise StreammimlError(
@@ -145,14 +148,22 @@ class LiftSpec:
 
     def __str__(self) -> str:
         parts = [f"fourier:{self.n_fourier}:{self.bandwidth:g}"] if self.n_fourier else []
-        parts += [("", "context", "context:all")[self.context]] if self.context else []
+        parts += [_CONTEXTS[self.context]] if self.context else []
         return ",".join(parts) or "none"
 
     def width(self, n_features: int) -> int:
         """Features of a lifted row, the constant among them."""
         if self.context == 2:
             return 4 * (n_features + self.n_fourier) + 1
-        return n_features * (1 + 2 * self.context) + self.n_fourier + 1
+        return n_features * (1, 3, 4, 2)[self.context] + self.n_fourier + 1
+
+    @property
+    def needs_dense_rows(self) -> bool:
+        """Whether sparse rows cannot be lifted so."""
+        return bool(self.n_fourier or self.context in (1, 2))
+
+
+_CONTEXTS = ("", "context", "context:all", "context:mean")
 
 
 def _positive_number(text: str) -> float | None:
@@ -205,7 +216,8 @@ class ModelConfig:
     fit_scaler: str = "64MiB"
     """Rows that the scaler looks at: a size as float32, taken as a seeded sample, or full."""
     lift: str = "none"
-    """Features added in flight: fourier:N[:BANDWIDTH], context[:all], or both with a comma."""
+    """Features added in flight: fourier:N[:BANDWIDTH], and context, context:all or context:mean,
+    which joins its bag to each row; both with a comma. Of sparse rows, context:mean alone."""
     rule: Rule = "dummy"
     """Who is predicted: labels above the dummy label, above it less a margin of 1, or the top r."""
     min_labels: int | None = None

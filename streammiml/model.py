@@ -31,9 +31,9 @@ from streammiml.notebook import listed, table_html
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
-MODEL_FORMAT = 2
+MODEL_FORMAT = 3
 """The highest version that is read. A file says the lowest that can read it: 2 knows a context of
-Fourier features."""
+Fourier features, 3 one that is the mean."""
 MODEL_FILE = "model.safetensors"
 LANES = 8
 """Kernels take the shared dimension padded with zeros to a multiple of this."""
@@ -41,7 +41,7 @@ LANES = 8
 _KEY = "streammiml"
 _MAX_HEADER = 64 * 2**20
 _DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U64": "<u8"}
-_CONTEXTS = (False, True, "all")
+_CONTEXTS = (False, True, "all", "mean")
 _CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
 
 
@@ -134,7 +134,7 @@ class Model:
     def _check_shapes(self) -> None:
         lift, n = self.lift, self.lift.phases.size
         if lift.context not in range(len(_CONTEXTS)):
-            raise StreammimlError(f"context is {lift.context}, expected 0, 1 or 2")
+            raise StreammimlError(f"context is {lift.context}, expected 0 to 3")
         width = self.n_lifted
         if self.labels.ndim != 3 or self.labels.shape[0] < 2 or 0 in self.labels.shape:
             raise StreammimlError(
@@ -169,8 +169,11 @@ class Model:
     @property
     def n_lifted(self) -> int:
         """Features d' of a lifted row."""
-        lift = LiftSpec(n_fourier=self.lift.phases.size, context=self.lift.context)
-        return lift.width(self.n_features)
+        return self._lift_spec.width(self.n_features)
+
+    @property
+    def _lift_spec(self) -> LiftSpec:
+        return LiftSpec(n_fourier=self.lift.phases.size, context=self.lift.context)
 
     @property
     def n_labels(self) -> int:
@@ -267,14 +270,13 @@ class Model:
 
     @property
     def needs_dense_rows(self) -> bool:
-        """Whether rows are centred or lifted, which sparse ones are not."""
-        lift = self.lift
-        return bool(lift.phases.size or lift.context or lift.shift.any())
+        """Whether rows are centred, or lifted as sparse ones are not."""
+        return self._lift_spec.needs_dense_rows or bool(self.lift.shift.any())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model whole or not at all; returning means that it is on the disk."""
         tensors, content = self._parts()
-        version = 2 if self.lift.context == 2 else 1
+        version = max(1, self.lift.context)
         save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:

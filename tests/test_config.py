@@ -72,6 +72,8 @@ def test_parse_duration__refuses_what_is_no_time(text):
         ("context,fourier:10", LiftSpec(n_fourier=10, context=True)),
         ("fourier:10,context:all", LiftSpec(n_fourier=10, context=2)),
         ("context:all", LiftSpec(context=2)),
+        ("context:mean", LiftSpec(context=3)),
+        ("fourier:10,context:mean", LiftSpec(n_fourier=10, context=3)),
     ],
 )
 def test_lift_spec__reads_what_it_writes(text, spec):

@@ -28,7 +28,7 @@ def made_model(
     d=3, n=0, m=5, k=2, n_labels=4, context=0, shared_space=True, transform=0, seed=0, **fields
 ):
     rng = np.random.default_rng(seed)
-    width = 4 * (d + n) + 1 if context == 2 else d * (3 if context else 1) + n + 1
+    width = 4 * (d + n) + 1 if context == 2 else d * (1, 3, 4, 2)[context] + n + 1
     m = m if shared_space else width
     return Model(
         shared=rng.normal(size=(width if shared_space else 0, m)).astype(np.float32),
@@ -73,7 +73,7 @@ def saved(tmp_path):
 @given(
     sizes=st.fixed_dictionaries(
         {name: st.integers(1, 9) for name in ("d", "m", "k", "n_labels")}
-        | {"n": st.integers(0, 9), "context": st.integers(0, 2), "transform": st.integers(0, 2)}
+        | {"n": st.integers(0, 9), "context": st.integers(0, 3), "transform": st.integers(0, 2)}
         | {"shared_space": st.booleans(), "seed": st.integers(0, 2**32)}
     ),
     names=st.none() | st.text(max_size=8),
@@ -225,12 +225,13 @@ def test_load__refuses_a_header_over_the_bound_even_where_the_file_is_that_long(
         Model.load(path)
 
 
-@pytest.mark.parametrize(("context", "version"), [(0, 1), (1, 1), (2, 2)])
+@pytest.mark.parametrize(("context", "version"), [(0, 1), (1, 1), (2, 2), (3, 3)])
 def test_model__says_the_lowest_version_that_can_read_it(tmp_path, context, version):
     made_model(context=context, n=2).save(tmp_path / "m.safetensors")
     assert load_tensors(tmp_path / "m.safetensors", kind="model", version=version)
     if version > 1:
-        with pytest.raises(StreammimlError, match="was written by format 2, this reads up to 1"):
+        said = f"was written by format {version}, this reads up to 1"
+        with pytest.raises(StreammimlError, match=said):
             load_tensors(tmp_path / "m.safetensors", kind="model", version=1)
 
 
@@ -244,7 +245,7 @@ def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **
 
 def test_load__names_a_format_of_the_future(saved):
     resaved(saved, version=MODEL_FORMAT + 6, kind="anything")
-    message = r"was written by format 8, this reads up to 2; install a newer streammiml"
+    message = r"was written by format 9, this reads up to 3; install a newer streammiml"
     with pytest.raises(StreammimlError, match=message):
         Model.load(saved)
 

@@ -1,9 +1,10 @@
 """What a row becomes before W0: scaled, joined by Fourier features and the bag's context.
 
 A lifted dense row is ``[scaled d | Fourier n | context | 1]``. The context is the same for all rows
-of a bag: maximum and minimum of the d, or maximum, minimum and mean of all d + n. A lifted sparse
-row is its scaled non-zeros and then the constant in column d. The result depends on the bag
-alone, so it can be computed in flight, in any grouping of bags, and is never stored.
+of a bag: maximum and minimum of the d, or their mean, or maximum, minimum and mean of all d + n. A
+lifted sparse row is its scaled non-zeros and then the constant in the last column; a context, which
+can only be the mean, is kept once for the bag. The result depends on the bag alone, so it can be
+computed in flight, in any grouping of bags, and is never stored.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from numba import types
 from numba.extending import overload
 
 from streammiml.kernel import njit
-from streammiml.kernel.tile import project_tile
+from streammiml.kernel.tile import aligned_zeros, project_tile
 
 F32 = np.ndarray[Any, np.dtype[np.float32]]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 NO_TRANSFORM, SQRT, LOG1P = 0, 1, 2
-NO_CONTEXT, EXTREMES, EVERYTHING = 0, 1, 2
+NO_CONTEXT, EXTREMES, EVERYTHING, MEAN = 0, 1, 2, 3
 FOURIER_ROWS = 32
 """Rows whose angles are held at a time."""
 
@@ -43,7 +44,50 @@ class Lift(NamedTuple):
     """(n,) Of the Fourier features, in turns."""
     context: int
     """``EXTREMES``: the bag's maximum and minimum of each scaled feature are joined to its rows.
-    ``EVERYTHING``: maximum, minimum and mean of these and of the Fourier features."""
+    ``EVERYTHING``: maximum, minimum and mean of these and of the Fourier features.
+    ``MEAN``: the mean of each scaled feature, of norm 1 where rows are."""
+
+
+class Context(NamedTuple):
+    """Room for what the sparse rows of one bag share; no room where they share nothing."""
+
+    columns: Array
+    """In the order in which rows come to them."""
+    values: F32
+    sums: Array
+    """Of each column over the rows, in float64."""
+    size: Array
+    """(1,) Columns there are."""
+    places: Array
+    """(d,) One more than where a feature stands in ``columns`` while they are found, else 0."""
+    near: F32
+    """(1, m_pad) Where the context lies for the labels' vectors; no row where there is none."""
+
+
+NOTHING_SHARED = Context(
+    np.zeros(0, np.int32),
+    np.zeros(0, np.float32),
+    np.zeros(0),
+    np.zeros(1, np.int64),
+    np.zeros(0, np.int32),
+    np.zeros((0, 0), np.float32),
+)
+
+
+def make_context(lift: Lift, most_values: int, width: int) -> Context:
+    """Room for bags of up to ``most_values`` non-zeros; vectors of labels are ``width`` long."""
+    if lift.context == NO_CONTEXT:
+        return NOTHING_SHARED
+    d = len(lift.scale)
+    n = min(most_values, d)
+    return Context(
+        np.zeros(n, np.int32),
+        np.zeros(n, np.float32),
+        np.zeros(n),
+        np.zeros(1, np.int64),
+        np.zeros(d, np.int32),
+        aligned_zeros((1, width)),
+    )
 
 
 @njit
@@ -52,6 +96,8 @@ def lift_width(lift: Lift) -> int:
     d, n = len(lift.scale), len(lift.phases)
     if lift.context == EVERYTHING:
         return 4 * (d + n) + 1
+    if lift.context == MEAN:
+        return 2 * d + n + 1
     return d + n + 2 * d * lift.context + 1
 
 
@@ -286,6 +332,11 @@ def lift_bag(lift: Lift, rows: Array, out: F32) -> None:
     if lift.context == EVERYTHING:
         _add_extremes(d + n, d + n, out)
         _add_mean(d + n, 3 * (d + n), out)
+    if lift.context == MEAN:
+        _add_mean(d, d + n, out)
+        if lift.unit:
+            for i in range(rows.shape[0]):
+                _divide_by_norm(out[i, d + n : 2 * d + n])
     last = lift_width(lift) - 1
     for i in range(rows.shape[0]):
         out[i, last] = np.float32(1)
@@ -303,12 +354,13 @@ def lift_sparse_bag(
     out_columns: Array,
     out_values: F32,
 ) -> None:
-    """Rows ``start`` to ``stop`` of a CSR block, columns in their order, then column d with 1.
+    """Rows ``start`` to ``stop`` of a CSR block, columns in their order, then the last with 1.
 
     ``out_offsets`` (stop - start + 1,) counts from 0; ``out_columns``, ``out_values``: at least one
-    more a row than there are non-zeros. Scaled without centring; no Fourier features, no context.
+    more a row than there are non-zeros. Scaled without centring, no Fourier features; what the
+    bag has in common is for ``join_sparse_bag``.
     """
-    d = lift.scale.shape[0]
+    last = lift_width(lift) - 1
     place = 0
     out_offsets[0] = 0
     for row in range(start, stop):
@@ -320,7 +372,32 @@ def lift_sparse_bag(
             place += 1
         if lift.unit:
             _divide_by_norm(out_values[first:place])
-        out_columns[place] = d
+        out_columns[place] = last
         out_values[place] = np.float32(1)
         place += 1
         out_offsets[row - start + 1] = place
+
+
+@njit
+def join_sparse_bag(
+    lift: Lift, row_offsets: Array, columns: Array, values: F32, n_rows: int, context: Context
+) -> None:
+    """``context`` of a bag of ``n_rows`` from its lifted rows; ``near`` is left as it is."""
+    d, n = lift.scale.shape[0], 0
+    places, sums = context.places, context.sums
+    for row in range(n_rows):
+        # The last value of a row is the constant.
+        for p in range(row_offsets[row], row_offsets[row + 1] - 1):
+            column = columns[p]
+            if places[column] == 0:
+                context.columns[n] = d + column
+                sums[n] = 0.0
+                n += 1
+                places[column] = n
+            sums[places[column] - 1] += np.float64(values[p])
+    for i in range(n):
+        context.values[i] = np.float32(sums[i] / n_rows)
+        places[context.columns[i] - d] = 0
+    if lift.unit:
+        _divide_by_norm(context.values[:n])
+    context.size[0] = n

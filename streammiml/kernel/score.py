@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from streammiml.kernel import njit
-from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
+from streammiml.kernel.lift import (
+    NOTHING_SHARED,
+    Context,
+    Lift,
+    join_sparse_bag,
+    lift_bag,
+    lift_sparse_bag,
+    lift_width,
+    make_context,
+)
 from streammiml.kernel.tile import (
     F32,
     I32,
@@ -94,6 +103,8 @@ class SparseRows(NamedTuple):
     offsets: I64
     columns: I32
     values: F32
+    context: Context = NOTHING_SHARED
+    """What they have in common beside that."""
 
 
 class Scores(NamedTuple):
@@ -242,11 +253,44 @@ def place_dense(rows: F32, shared: F32, out: F32) -> None:
 
 @njit
 def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
-    """As ``place_dense``, rows ``start`` to ``stop``."""
+    """As ``place_dense``, rows ``start`` to ``stop``; their context has been placed."""
     if shared.shape[0]:
         project_sparse(rows, start, stop, shared, out)
     else:
         spread_sparse(rows, start, stop, out)
+    if rows.context.near.shape[0]:
+        near = rows.context.near[0]
+        for i in range(stop - start):
+            for j in range(near.shape[0]):
+                out[i, j] += near[j]
+
+
+@njit
+def lift_sparse(
+    block: SparseBlock, start: int, stop: int, lift: Lift, shared: F32, rows: SparseRows
+) -> None:
+    """Rows ``start`` to ``stop`` of a block, of one bag if there is a context, into ``rows``."""
+    lift_sparse_bag(
+        lift, block.row_offsets, block.columns, block.values, start, stop, rows.offsets,
+        rows.columns, rows.values,
+    )  # fmt: skip
+    context = rows.context
+    if context.near.shape[0]:
+        join_sparse_bag(lift, rows.offsets, rows.columns, rows.values, stop - start, context)
+        _place_context(context, shared)
+
+
+@njit
+def _place_context(context: Context, shared: F32) -> None:
+    """Once a bag: it may have many more non-zeros than a row."""
+    n, near = context.size[0], context.near
+    if shared.shape[0]:
+        for column in range(0, shared.shape[1], 8):
+            sparse_tile(context.columns, context.values, 0, n, shared, column, near, 0, 1)
+    else:
+        near[:] = np.float32(0)
+        for i in range(n):
+            near[0, context.columns[i]] = context.values[i]
 
 
 @njit
@@ -417,19 +461,28 @@ def score_block_sparse(
     bag = 0
     while bag + 1 < offsets.shape[0]:
         stop = _bags_together(offsets, bag)
-        lift_sparse_bag(
-            lift,
-            block.row_offsets,
-            block.columns,
-            block.values,
-            offsets[bag],
-            offsets[stop],
-            rows.offsets,
-            rows.columns,
-            rows.values,
-        )
-        score_lifted_sparse(rows, offsets, (bag, stop), weights, panel, out)
+        if lift.context and stop - bag > 1:
+            _score_together(block, bag, stop, lift, weights, rows, panel, out)
+        else:
+            lift_sparse(block, offsets[bag], offsets[stop], lift, weights.shared, rows)
+            score_lifted_sparse(rows, offsets, (bag, stop), weights, panel, out)
         bag = stop
+
+
+@njit
+def _score_together(
+    block: SparseBlock, bag: int, stop: int, lift: Lift, weights: ScoreWeights, rows: SparseRows,
+    panel: Panel, out: Scores,
+) -> None:  # fmt: skip
+    """Bags that fit a panel, each with a context of its own."""
+    offsets = block.bag_offsets
+    first = offsets[bag]
+    for b in range(bag, stop):
+        start, end = offsets[b], offsets[b + 1]
+        lift_sparse(block, start, end, lift, weights.shared, rows)
+        there = panel.projected[start - first : end - first]
+        place_sparse(rows, 0, end - start, weights.shared, there)
+    score_rows(panel.projected[: offsets[stop] - first], first, offsets, bag, weights, panel, out)
 
 
 def score_block(
@@ -444,7 +497,8 @@ def score_block(
     out = make_scores(len(block.bag_offsets) - 1, weights.n_labels)
     panel = make_score_panel(weights)
     if isinstance(block, SparseBlock):
-        score_block_sparse(block, lift, weights, make_sparse_rows(block), panel, out)
+        rows = make_sparse_rows(block, lift, weights.shared.shape[1])
+        score_block_sparse(block, lift, weights, rows, panel, out)
     else:
         score_block_dense(block, lift, weights, make_dense_rows(block, lift), panel, out)
     return out
@@ -501,8 +555,8 @@ def make_dense_rows(block: DenseBlock, lift: Lift) -> F32:
     return room
 
 
-def make_sparse_rows(block: SparseBlock) -> SparseRows:
-    """Room for the lifted rows of a panel or of the block's longest bag."""
+def make_sparse_rows(block: SparseBlock, lift: Lift, width: int) -> SparseRows:
+    """Room for the lifted rows of a panel or of the block's longest bag, ``width`` if placed."""
     n_rows = np.diff(block.bag_offsets)
     longest = int(n_rows.max(initial=PANEL_ROWS))
     fullest = int(np.diff(block.row_offsets).max(initial=0))
@@ -512,4 +566,5 @@ def make_sparse_rows(block: SparseBlock) -> SparseRows:
         np.zeros(longest + 1, np.int64),
         np.zeros(n_values, np.int32),
         aligned_zeros(n_values),
+        make_context(lift, most, width),
     )

@@ -13,13 +13,14 @@ import numpy as np
 
 from streammiml.kernel import njit
 from streammiml.kernel.average import Averages
-from streammiml.kernel.lift import Lift, lift_bag, lift_sparse_bag, lift_width
+from streammiml.kernel.lift import Lift, lift_bag, lift_width, make_context
 from streammiml.kernel.score import (
     DenseBlock,
     Scores,
     SparseBlock,
     SparseRows,
     Weights,
+    lift_sparse,
     make_scores,
 )
 from streammiml.kernel.step import (
@@ -81,6 +82,7 @@ def make_sweep_room(
             np.zeros(longest_bag + 1 if is_sparse else 1, np.int64),
             np.zeros(n_values, np.int32),
             aligned_zeros(n_values),
+            make_context(lift, n_values, weights.shared.shape[1]),
         ),
         make_room(weights, longest_bag),
     )
@@ -115,14 +117,10 @@ def _lifted_dense(block: DenseBlock, bag: int, lift: Lift, room: SweepRoom) -> A
 
 
 @njit
-def _lifted_sparse(block: SparseBlock, bag: int, lift: Lift, room: SweepRoom) -> Any:
+def _lifted_sparse(block: SparseBlock, bag: int, learner: Learner, room: SweepRoom) -> Any:
     """Count of rows of a bag, lifted into ``room.sparse``, and its labels."""
     start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
-    rows = room.sparse
-    lift_sparse_bag(
-        lift, block.row_offsets, block.columns, block.values, start, stop, rows.offsets,
-        rows.columns, rows.values,
-    )  # fmt: skip
+    lift_sparse(block, start, stop, learner.lift, learner.weights.shared, room.sparse)
     return stop - start, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
 
 
@@ -149,7 +147,7 @@ def sweep_sparse(
     """Bags ``visit`` of the block, none of them long; the step that diverged, or -1."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     for i in range(visit.shape[0]):
-        n_rows, relevant = _lifted_sparse(block, visit[i], learner.lift, room)
+        n_rows, relevant = _lifted_sparse(block, visit[i], learner, room)
         step = first_step + i
         outcome = step_sparse(
             room.sparse, n_rows, relevant, step, weights, averages, settings, room.step
@@ -176,7 +174,7 @@ def visit_long_sparse(
 ) -> Any:
     """One step on a bag too long for ``sweep_sparse``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
-    n_rows, relevant = _lifted_sparse(block, bag, learner.lift, room)
+    n_rows, relevant = _lifted_sparse(block, bag, learner, room)
     return step_long_sparse(
         room.sparse, n_rows, relevant, step, weights, averages, settings, room.step, table
     )

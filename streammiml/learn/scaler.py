@@ -91,10 +91,10 @@ class ScalerFit:
     def __init__(
         self, n_features: int, scale: ScaleSpec, lift: LiftSpec, *, seed: int, sparse: bool
     ) -> None:
-        if sparse and (lift.n_fourier or lift.context):
+        if sparse and lift.needs_dense_rows:
             raise StreammimlError(
                 f"lift {str(lift)!r} needs dense rows, and this store is sparse; "
-                "use lift none, or convert to dense rows"
+                "use lift none or context:mean, or convert to dense rows"
             )
         self._scale, self._lift, self._seed, self._sparse = scale, lift, seed, sparse
         self._moments = empty_moments(n_features)

@@ -108,7 +108,12 @@ def lifted_bytes(
     """Bytes of each bag's rows once they are lifted; ``sizes`` are their rows."""
     if store.sparse:
         # Of each value, and of the constant of each row, a column and a number; and offsets.
-        return 8 * (store.bag_values(start, stop) + sizes) + 8 * sizes
+        values = store.bag_values(start, stop)
+        lifted = 8 * (values + sizes) + 8 * sizes
+        if n_lifted > store.n_features + 1:
+            # Columns, values and sums of a context, and where each feature stands in it.
+            lifted += 16 * np.minimum(values, store.n_features) + 4 * store.n_features
+        return lifted
     return sizes * 4 * n_lifted
 
 
@@ -143,7 +148,7 @@ def _check_alike(other: Bags, store: Bags, lift: LiftSpec) -> None:
                 f"label {i} is {mine_name!r} in {store.name} and {other_name!r} in the validation "
                 f"store {other.name}; use one with the same labels in the same order"
             )
-    if store.sparse != other.sparse and (lift.n_fourier or lift.context or not store.sparse):
+    if store.sparse != other.sparse and (lift.needs_dense_rows or not store.sparse):
         kinds = ["sparse" if each.sparse else "dense" for each in (store, other)]
         raise StreammimlError(
             f"{store.name} has {kinds[0]} rows and the validation store {other.name} {kinds[1]} "
@@ -162,7 +167,9 @@ def steps_between_looks(config: TrainConfig, store: Bags, n_lifted: int, held_ou
         return config.validate_every
     if not held_out:
         return max(LEAST_EVERY, store.n_bags)
-    width = store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
+    # The context of sparse rows is theirs together: about as many values again.
+    again = 2 if LiftSpec.parse(config.lift).context else 1
+    width = again * store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
     inside = config.shared_dim if config.shared_space else width
     shared = width * config.shared_dim if config.shared_space else 0.0
     lift = float(store.n_features * LiftSpec.parse(config.lift).n_fourier)

@@ -7,11 +7,11 @@ from streammiml.kernel.score import DenseBlock, SparseBlock, Weights
 from streammiml.kernel.tile import aligned_zeros, padded
 
 
-def plain_lift(n_features):
-    """Rows as they are, and the constant."""
+def plain_lift(n_features, context=0):
+    """Rows as they are, the context if any, and the constant."""
     nothing = np.zeros(0, np.float32)
     shift, scale = np.zeros(n_features, np.float32), np.ones(n_features, np.float32)
-    return Lift(shift, scale, 0, 0, np.zeros((n_features, 0), np.float32), nothing, 0)
+    return Lift(shift, scale, 0, 0, np.zeros((n_features, 0), np.float32), nothing, context)
 
 
 def with_constant(rows):

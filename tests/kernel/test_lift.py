@@ -35,7 +35,7 @@ def lifted(lift, rows):
 
 
 @st.composite
-def lift_and_rows(draw, contexts=(0, 1, 2)):
+def lift_and_rows(draw, contexts=(0, 1, 2, 3)):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     d, z = draw(st.integers(1, 20)), draw(st.integers(1, 7))
     lift = made_lift(
@@ -50,12 +50,13 @@ def lift_and_rows(draw, contexts=(0, 1, 2)):
 
 
 @st.composite
-def sparse_block(draw):
+def sparse_block(draw, context=0):
     """A lift, dense rows with zeros, and the same rows as offsets, columns, values."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     d, z = draw(st.integers(1, 20)), draw(st.integers(1, 7))
     transform, unit = draw(st.integers(0, 2)), draw(st.integers(0, 1))
-    lift = made_lift(rng, d, 0, transform, unit)._replace(shift=np.zeros(d, np.float32))
+    lift = made_lift(rng, d, 0, transform, unit, context)
+    lift = lift._replace(shift=np.zeros(d, np.float32))
     rows = made_rows(rng, z, d, draw(st.sampled_from(DTYPES)))
     rows[rng.random((z, d)) < 0.6] = 0
     places, columns = np.nonzero(rows)
@@ -117,6 +118,20 @@ def test_lift_bag__context_of_everything_has_the_mean_too(case):
     np.testing.assert_allclose(got[:, width:-1], np.tile(want, (len(rows), 1)), rtol=1e-6)
 
 
+@given(case=lift_and_rows(contexts=[3]))
+def test_lift_bag__context_of_the_mean_is_of_norm_1_where_rows_are(case):
+    lift, rows = case
+    got, d = lifted(lift, rows), rows.shape[1]
+    plain = lifted(lift._replace(context=0), rows)
+    start = d + len(lift.phases)
+    np.testing.assert_array_equal(got[:, :start], plain[:, :start])
+    mean = plain[:, :d].astype(np.float64).sum(axis=0) / len(rows)
+    mean = mean.astype(np.float32).astype(np.float64)
+    norm = np.sqrt((mean * mean).sum())
+    want = mean / norm if lift.unit and norm else mean
+    np.testing.assert_allclose(got[:, start:-1], np.tile(want, (len(rows), 1)), rtol=1e-6)
+
+
 def test_lift_bag__mean_of_a_long_bag_is_not_lost_in_rounding():
     lift = made_lift(np.random.default_rng(0), 1, 0, context=kernel.EVERYTHING)
     lift = lift._replace(shift=np.zeros(1, np.float32), scale=np.ones(1, np.float32))
@@ -161,6 +176,25 @@ def test_lift_sparse_bag__equals_the_dense_lift_without_centring(case):
     dense[np.repeat(np.arange(len(rows)), np.diff(ends)), places] = got
     # A norm over the non-zeros alone adds them in other lanes: the last bit may differ.
     np.testing.assert_allclose(dense, lifted(lift, rows), rtol=2e-7, atol=0)
+
+
+@given(case=sparse_block(context=kernel.MEAN))
+def test_join_sparse_bag__equals_the_dense_context(case):
+    lift, rows, offsets, columns, values = case
+    given_to = kernel, lift, offsets, columns, kernel.plain_rows(values)
+    context = kernel.make_context(lift, len(values), 8)
+    want = lifted(lift, rows)
+    # Of a part first: nothing of it may stay.
+    for start, stop in ((0, (len(rows) + 1) // 2), (0, len(rows))):
+        ends, places, got = lifted_sparse(*given_to, start, stop)
+        kernel.join_sparse_bag(lift, ends, places, got, stop - start, context)
+        assert not context.places.any()
+    n = context.size[0]
+    dense = np.zeros(want.shape, np.float32)
+    dense[np.repeat(np.arange(len(rows)), np.diff(ends)), places] = got
+    dense[:, context.columns[:n]] = context.values[:n]
+    assert n == len(np.unique(columns))
+    np.testing.assert_allclose(dense, want, rtol=1e-6, atol=1e-7 * np.abs(want).max())
 
 
 def test_half_to_single__is_exact_for_every_float16():

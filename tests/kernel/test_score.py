@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.kernel import score
+from streammiml.kernel.lift import MEAN
 from streammiml.kernel.tile import aligned_zeros, padded
 from tests.kernel.cases import dense_block, plain_lift, random_weights, sparse_block, with_constant
 from tests.oracles import score as oracle
@@ -104,6 +105,31 @@ def test_score_block__sparse_equals_dense_to_the_bit(has_shared):
         score.score_block(sparse_block(block), lift, weights),
         score.score_block(block, lift, weights),
     )
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+@pytest.mark.parametrize("has_shared", [True, False])
+def test_score_block__sparse_with_a_context_equals_dense_in_any_grouping(has_shared, unit):
+    rng = np.random.default_rng(4)
+    sizes = [1, 5, 3, 70, 2, 60, 4, 1]
+    block = dense_block(rng, sizes, 40, 6, density=0.2)
+    weights = random_weights(rng, 81, 12 if has_shared else None, 2, 6)
+    lift = plain_lift(40, MEAN)._replace(unit=unit)
+    want = score.score_block(block, lift, weights)
+    whole = score.score_block(sparse_block(block), lift, weights)
+    np.testing.assert_allclose(whole.value, want.value, atol=1e-5)
+    np.testing.assert_array_equal(whole.row, want.row)
+    for bag in range(len(sizes)):
+        rows = slice(*block.bag_offsets[bag : bag + 2])
+        alone = block._replace(
+            rows=block.rows[rows],
+            bag_offsets=np.array([0, sizes[bag]]),
+            label_offsets=np.zeros(2, np.int64),
+        )
+        same(
+            score.score_block(sparse_block(alone), lift, weights),
+            [each[bag : bag + 1] for each in whole],
+        )
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 63, 64, 65, 200])

@@ -7,19 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.kernel import average, rank, score, step, sweep
-from tests.kernel.cases import dense_block, plain_lift, random_weights, sparse_block, with_constant
+from streammiml.kernel.lift import MEAN, NO_CONTEXT, lift_width
+from tests.kernel.cases import dense_block, plain_lift, random_weights, sparse_block
+from tests.oracles import lift as lift_oracle
 from tests.oracles import step as step_oracle
 from tests.oracles import sweep as oracle
 
 SETTINGS = step.Settings(seed=3, step_size=0.05, decay=1e-3, max_norm=0.8)
 
 
-def learner_for(n_features, size=11, n_sub=2, n_labels=7, stride=4, given_settings=SETTINGS):
+def learner_for(
+    n_features, size=11, n_sub=2, n_labels=7, stride=4, given_settings=SETTINGS, context=0
+):
     """Small weights after the lift, projected, with empty averages."""
-    weights = random_weights(np.random.default_rng(1), n_features + 1, size, n_sub, n_labels)
+    lift = plain_lift(n_features, context)
+    width = lift_width(lift)
+    weights = random_weights(np.random.default_rng(1), width, size, n_sub, n_labels)
     sweep.project_all(weights, given_settings.max_norm)
     averages = average.make_averages(*weights, stride=stride)
-    return sweep.Learner(weights, averages, given_settings, plain_lift(n_features))
+    return sweep.Learner(weights, averages, given_settings, lift)
 
 
 def room_for(learner, block):
@@ -33,8 +39,11 @@ def bytes_of(learner, tally):
     return [array.tobytes() for array in arrays]
 
 
-def bags_of(block):
-    bags = np.split(with_constant(block.rows), block.bag_offsets[1:-1])
+def bags_of(block, lift):
+    bags = []
+    for rows in np.split(block.rows, block.bag_offsets[1:-1]):
+        bags.append(np.empty((len(rows), lift_width(lift))))
+        lift_oracle.lift_bag(lift, rows, bags[-1])
     return bags, np.split(block.labels, block.label_offsets[1:-1])
 
 
@@ -43,16 +52,19 @@ def small_block(form="dense", seed=0):
     return block if form == "dense" else sparse_block(block)
 
 
+@pytest.mark.parametrize("context", [NO_CONTEXT, MEAN])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_sweep__agrees_with_oracle_and_so_does_the_average(form):
+def test_sweep__agrees_with_oracle_and_so_does_the_average(form, context):
     block = small_block()
-    learner = learner_for(6)
+    learner = learner_for(6, context=context)
     weights = learner.weights
     twin = step_oracle.Model(
         weights.shared[:, :11].astype("f8"), weights.labels[..., :11].astype("f8")
     )
     visit = np.random.default_rng(0).integers(0, 7, 301)
-    outcomes, iterates = oracle.sweep(*bags_of(block), visit, 0, twin, SETTINGS, stride=4)
+    outcomes, iterates = oracle.sweep(
+        *bags_of(block, learner.lift), visit, 0, twin, SETTINGS, stride=4
+    )
     tally = sweep.make_tally()
     given_block = block if form == "dense" else sparse_block(block)
     room = room_for(learner, given_block)
@@ -76,13 +88,14 @@ def test_sweep__agrees_with_oracle_and_so_does_the_average(form):
     cuts=st.lists(st.integers(0, 120), max_size=5),
     form=st.sampled_from(["dense", "sparse"]),
     size=st.sampled_from([11, None]),
+    context=st.sampled_from([NO_CONTEXT, MEAN]),
 )
-def test_sweep__cut_anywhere_goes_on_to_the_same_bytes(cuts, form, size):
+def test_sweep__cut_anywhere_goes_on_to_the_same_bytes(cuts, form, size, context):
     block = small_block(form)
     visit = np.random.default_rng(0).integers(0, 7, 120)
     results = []
     for places in ([0, 120], sorted([0, *cuts, 120])):
-        learner = learner_for(6, size)
+        learner = learner_for(6, size, context=context)
         tally = sweep.make_tally()
         for start, stop in itertools.pairwise(places):
             room = room_for(learner, block)
@@ -92,14 +105,15 @@ def test_sweep__cut_anywhere_goes_on_to_the_same_bytes(cuts, form, size):
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("context", [NO_CONTEXT, MEAN])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_sweep__takes_long_bags_among_short_ones(form):
+def test_sweep__takes_long_bags_among_short_ones(form, context):
     block = dense_block(np.random.default_rng(3), [2, 90, 3, 70, 100, 1], 6, 7)
     block = block if form == "dense" else sparse_block(block)
     visit = np.array([1, 0, 2, 3, 4, 5, 0, 1])
     results = []
     for longest in (1, 100):
-        learner, tally = learner_for(6), sweep.make_tally()
+        learner, tally = learner_for(6, context=context), sweep.make_tally()
         room = room_for(learner, block)._replace(step=step.make_room(learner.weights, longest))
         assert (room.step.panel.projected.shape[0] < 70) is (longest == 1)
         assert sweep.sweep(block, visit, 0, learner, room, tally) == -1
@@ -253,6 +267,6 @@ def test_sweep__of_a_bag_of_a_million_rows_among_small_ones():
     twin = step_oracle.Model(
         weights.shared[:, :11].astype("f8"), weights.labels[..., :11].astype("f8")
     )
-    outcomes, _ = oracle.sweep(*bags_of(block), visit, 0, twin, SETTINGS)
+    outcomes, _ = oracle.sweep(*bags_of(block, learner.lift), visit, 0, twin, SETTINGS)
     assert tally.counts[2] == sum(each.tries for each in outcomes)
     np.testing.assert_allclose(learner.weights.shared[:, :11], twin.shared, atol=1e-5)

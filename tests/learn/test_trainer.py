@@ -120,6 +120,7 @@ KINDS = {
     "last": ({}, {"average": False}),
     "no space": ({}, {"shared_space": False}),
     "lifted": ({}, {"lift": "fourier:9,context"}),
+    "sparse context": ({"sparse": True}, {"lift": "context:mean"}),
     "all mixed": ({}, {"mix_blocks": 1000}),
     "no holdout": ({}, {"validation": 0.0}),
     "parquet": ({"suffix": "parquet", "chunk_bytes": 500}, {}),
@@ -255,6 +256,20 @@ def test_train__chunk_size_and_backend_change_nothing(kind, made, whole, tmp_pat
             store = made(suffix=suffix, chunk_bytes=chunk_bytes, **KINDS[kind][0])
             train(store, small(), run=tmp_path / f"{i}")
             assert model_bytes(tmp_path / f"{i}") == model_bytes(whole(kind)), (suffix, chunk_bytes)
+
+
+def test_train__sparse_rows_and_their_context_are_learned_as_if_they_were_dense(tmp_path):
+    block = planted(80)
+    models = [
+        train(
+            write_store(tmp_path / f"{name}.zarr", rows),
+            small(lift="context:mean", scale="unit", max_steps=60, validation=0.0),
+        )
+        for name, rows in (("dense", block), ("sparse", as_sparse(block)))
+    ]
+    assert models[0].shared.shape == (2 * block.n_features + 1, models[0].shared.shape[1])
+    for name in ("shared", "labels"):
+        np.testing.assert_allclose(*(getattr(model, name) for model in models), atol=1e-4)
 
 
 def test_resume__from_another_copy_of_the_store(made, whole, tmp_path):
@@ -828,7 +843,7 @@ def test_refused__a_model_that_does_not_fit_with_the_number_that_would(
 
 
 def test_refused__a_sparse_store_cannot_be_lifted(made, tmp_path):
-    line = "lift 'context' needs dense rows"
+    line = "lift 'context' needs dense rows, .*; use lift none or context:mean, or convert"
     refused(made(sparse=True), small(lift="context"), line, tmp_path)
 
 

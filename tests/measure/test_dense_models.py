@@ -15,11 +15,12 @@ DENSE_ONLY = {
     "centred": LIFT._replace(shift=np.array([0.5, 0, 0])),
     "Fourier": LIFT._replace(frequencies=np.ones((3, 2)), phases=np.ones(2)),
     "context": LIFT._replace(context=1),
+    "context of the mean, centred": LIFT._replace(context=3, shift=np.array([0.5, 0, 0])),
 }
 
 
 def weights_for(lift):
-    return np.ones((1 + 3 * (3 if lift.context else 1) + lift.phases.size, 5))
+    return np.ones((1 + 3 * (1, 3, 4, 2)[lift.context] + lift.phases.size, 5))
 
 
 @pytest.mark.parametrize("kind", DENSE_ONLY)
@@ -48,3 +49,14 @@ def test_sparse_rows__are_scored_as_dense_ones_by_a_model_that_scales_only(tmp_p
         for name, each in (("dense", block), ("sparse", as_sparse(block)))
     ]
     assert evaluate(model, stores[0]) == evaluate(model, stores[1])
+
+
+def test_sparse_rows__with_the_mean_as_their_context_are_scored_as_dense_ones():
+    lift = LIFT._replace(context=3, unit=1)
+    shared = np.random.default_rng(0).normal(size=weights_for(lift).shape)
+    model = made_model(lift=lift, shared=shared)
+    block = plain(made_block(20))
+    dense, sparse = predict(model, block), predict(model, as_sparse(block))
+    np.testing.assert_allclose(sparse.scores, dense.scores, rtol=1e-5, atol=1e-5)
+    alone = predict(made_model(), block)
+    assert np.abs(alone.scores - dense.scores).max() > 0.01

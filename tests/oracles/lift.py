@@ -26,7 +26,10 @@ def lift_bag(lift, rows, out):
     if n:
         turns = scaled @ lift.frequencies.astype(np.float64) + lift.phases.astype(np.float64)
         parts.append(np.sqrt(2 / n) * np.cos(2 * np.pi * turns))
-    if lift.context:
+    if lift.context == 3:
+        mean = scaled.mean(axis=0, keepdims=True)
+        parts.append(np.tile(unit_rows(mean) if lift.unit else mean, (len(rows), 1)))
+    elif lift.context:
         own = scaled if lift.context == 1 else np.concatenate(parts, axis=1)
         pooled = [own.max(axis=0), own.min(axis=0), own.mean(axis=0)][: 1 + lift.context]
         parts += [np.tile(each, (len(rows), 1)) for each in pooled]
@@ -37,7 +40,7 @@ def lift_bag(lift, rows, out):
 def lift_sparse_bag(
     lift, row_offsets, columns, values, start, stop, out_offsets, out_columns, out_values
 ):
-    d = len(lift.scale)
+    last = (2 if lift.context else 1) * len(lift.scale)
     place = 0
     out_offsets[0] = 0
     for row in range(start, stop):
@@ -48,5 +51,5 @@ def lift_sparse_bag(
             scaled = unit_rows(scaled[None])[0]
         end = place + len(scaled) + 1
         out_values[place:end] = [*scaled, 1]
-        out_columns[place:end] = [*columns[here], d]
+        out_columns[place:end] = [*columns[here], last]
         out_offsets[row - start + 1] = place = end
