@@ -83,8 +83,8 @@ def methods_of(name: str, smoke: bool) -> list[str]:
     return [method for method in every if asked is None or method in asked.split(",")]
 
 
-def settings_key(method: str) -> str:
-    """A name for all that decides what a method does, as far as settings go."""
+def settings_key(method: str, *, sparse: bool = False) -> str:
+    """A name for all that decides what a method does to such rows, as far as settings go."""
     if method in paper_peers.PEERS:
         return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
     # What ``auto`` makes of a set is no setting, and decides as much.
@@ -98,16 +98,17 @@ def settings_key(method: str) -> str:
     if method not in MODES:
         return key_of({"digits": method, "base": base})
     mode = MODES[method]
-    ours = {"given": dict(mode.given), "grid": dict(mode.grid), "steps": mode.trial_steps}
-    if mode.sparse_grid is not None:
-        ours["sparse_grid"] = dict(mode.sparse_grid)
+    grid, steps = mode.search(sparse=sparse)
+    ours = {"given": dict(mode.given), "grid": dict(grid), "steps": steps}
     return key_of({**ours, "base": base})
 
 
 def is_current(line: dict[str, Any]) -> bool:
     """Whether a line is of the settings of today; what follows from other lines is not asked."""
     method = line["method"]
-    return method in (ELSEWHERE, paper_times.METHOD) or line["key"] == settings_key(method)
+    if method in (ELSEWHERE, paper_times.METHOD):
+        return True
+    return bool(line["key"] == settings_key(method, sparse=line["set"] in DOCUMENTS))
 
 
 def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
@@ -174,7 +175,8 @@ def one_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, A
         found = measured(MODES[method], data, learn, test, smoke)
     else:
         found = peer_line(method, data, seed, smoke)
-    case = {"set": data.name, "split": seed, "method": method, "key": settings_key(method)}
+    key = settings_key(method, sparse=data.name in DOCUMENTS)
+    case = {"set": data.name, "split": seed, "method": method, "key": key}
     return {**case, **found, "seconds": round(time.perf_counter() - begun, 1), "commit": commit()}
 
 
@@ -253,7 +255,8 @@ def _cases(
     for seed in range(n_splits):
         for data in sets:
             for method in methods_of(data.name, smoke):
-                if not lines.known(data.name, seed, method, settings_key(method)):
+                key = settings_key(method, sparse=data.name in DOCUMENTS)
+                if not lines.known(data.name, seed, method, key):
                     lines.add(one_line(method, data, seed, smoke))
                     yield lines.found[data.name, seed, method]
         yield from elsewhere_lines(lines, sets, seed, smoke)

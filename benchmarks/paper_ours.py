@@ -19,6 +19,7 @@ from streammiml.search.grid import (
     GRIDS,
     SLOW_STEPS,
     SPARSE_GRIDS,
+    SPARSE_SLOW_STEPS,
     GridLike,
     key_of,
     settings_of,
@@ -35,15 +36,19 @@ class Mode:
     given: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
     sparse_grid: Mapping[str, list[Any]] | None = None
-    """Where rows are sparse, and cannot be lifted."""
+    """Where rows are sparse, and most lifts need dense ones."""
     trial_steps: int | None = None
     """Of each trial, where ``tune`` knows the grid by a name: all settings have them on the first
     fold, and the better third on the others too, as with the peers. Of other grids ``tune``
     discards most after fewer steps."""
+    sparse_steps: int | None = None
     named: str | None = None
 
-    def grid_for(self, *, sparse: bool) -> Mapping[str, list[Any]]:
-        return self.sparse_grid if sparse and self.sparse_grid is not None else self.grid
+    def search(self, *, sparse: bool) -> tuple[Mapping[str, list[Any]], int | None]:
+        """The grid, and steps of a trial."""
+        if sparse and self.sparse_grid is not None:
+            return self.sparse_grid, self.sparse_steps
+        return self.grid, self.trial_steps
 
 
 MODES = {
@@ -63,6 +68,7 @@ MODES = {
         grid=GRIDS["best"],
         sparse_grid=SPARSE_GRIDS["best"],
         trial_steps=SLOW_STEPS,
+        sparse_steps=SPARSE_SLOW_STEPS,
         named="best",
     ),
     **{f"K={k}": Mode(given={"subconcepts": k}) for k in (1, 5, 10, 15)},
@@ -106,7 +112,7 @@ def measured(mode: Mode, data: PaperSet, learn: I64, test: I64, smoke: bool) -> 
     given = {**mode.given, **({"epochs": 2, "validation": 0.2} if smoke else {})}
     config = TrainConfig(**given)
     bags = data.bags(learn)
-    grid = mode.grid_for(sparse=bags.sparse)
+    grid, _ = mode.search(sparse=bags.sparse)
     if smoke:
         grid = {name: values[-2:] for name, values in grid.items()}
     n_settings = math.prod(map(len, grid.values()))

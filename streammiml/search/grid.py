@@ -41,17 +41,21 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
 }
 SPARSE_GRIDS: dict[str, dict[str, list[Any]]] = {
     "best": {
-        "scale": ["auto", "unit", "sqrt:unit", "log1p:unit"],
+        "lift": ["none", "context:mean"],
         "subconcepts": [1, 5],
-        "shared_space": [True, False],
+        "max_norm": [2.0, 10.0],
+        "shared_dim": [100, 200],
     },
 }
-"""The same where rows are sparse, and cannot be lifted."""
+"""The same where rows are sparse: other lifts need dense ones, and without a shared space a step
+would take the time of one on dense rows."""
 SLOW_GRIDS = ("best",)
 """Settings that learn at different speeds: rows of one length are last after a 25th of the steps
 where they are best in the end."""
 SLOW_STEPS, SLOW_EPOCHS = 20_000, 8
 """What is enough to compare those; the winner may be trained for longer."""
+SPARSE_SLOW_STEPS = 400_000
+"""The same of sparse rows: many features are met in few steps, and these are short."""
 
 
 def settings_of(grid: GridLike, base: TrainConfig, *, sparse: bool = False) -> list[Setting]:

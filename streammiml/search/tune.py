@@ -34,6 +34,7 @@ from streammiml.search.grid import (
     SLOW_EPOCHS,
     SLOW_GRIDS,
     SLOW_STEPS,
+    SPARSE_SLOW_STEPS,
     GridLike,
     Setting,
     key_of,
@@ -117,9 +118,9 @@ def tune(
     config
         Everything that the grid does not vary; each trial trains on one thread.
     grid
-        ``small``, ``paper``, ``best`` (lifts, scales, K, and no shared space: 32 settings, 16 of
-        sparse rows, each tried for 20 000 steps or 8 epochs), the path of a TOML file of lists, or
-        a mapping of lists.
+        ``small``, ``paper``, ``best`` (lifts, scales, K, and no shared space: 32 settings, each
+        tried for 20 000 steps or 8 epochs; of sparse rows context, K, C and m: 16, for 400 000
+        steps or 8 epochs), the path of a TOML file of lists, or a mapping of lists.
     folds
         Parts that bags are cut into, by a hash of their number.
     halving
@@ -196,12 +197,16 @@ class _Search:
         self._folder, self._pool, self._watch = folder, pool, watch
         self._settings, self._folds = settings, folds
         n_bags = store.n_bags * (folds.k - 1) // folds.k
+        if slow and store.sparse and base.epochs is None:
+            epochs = math.ceil(SPARSE_SLOW_STEPS / max(1, n_bags))
+            base = replace(base, epochs=max(epochs, resolved(base, n_bags).n_epochs))
         self._steps = _most_steps(base, n_bags)
         stops = base.validation_store is not None or resolved(base, n_bags).validation
         self._pace = STOPPING_EARLY if stops else ALL_STEPS
         if slow:
             self._pace = NO_LOOKS
-            self._steps = min(self._steps, max(SLOW_STEPS, SLOW_EPOCHS * store.n_bags))
+            enough = SPARSE_SLOW_STEPS if store.sparse else SLOW_STEPS
+            self._steps = min(self._steps, max(enough, SLOW_EPOCHS * store.n_bags))
         self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
         self._shared = (whole(store, remote=pool.is_remote), folds, base)
         self._results: dict[Trial, Result] = {}

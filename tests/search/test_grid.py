@@ -2,7 +2,7 @@ import tomllib
 
 import pytest
 
-from streammiml.config import TrainConfig
+from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.search.grid import GRIDS, key_of, settings_of, toml
 
@@ -26,7 +26,9 @@ def test_grid__the_best_has_the_defaults_in_it_and_lifts_where_rows_can_be_lifte
     found = settings_of("best", BASE, sparse=sparse)
     assert len({key_of(setting) for setting in found}) == many
     assert {name: getattr(BASE, name) for name in found[0]} in found
-    assert ("lift" in found[0]) is not sparse
+    lifts = {LiftSpec.parse(setting["lift"]) for setting in found}
+    assert any(lift.needs_dense_rows for lift in lifts) is not sparse
+    assert any(lift.context for lift in lifts)
 
 
 def test_grid__a_file_or_a_mapping(tmp_path):

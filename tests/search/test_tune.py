@@ -75,7 +75,7 @@ def test_tune__without_halving_all_settings_see_all_folds(store, tmp_path):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_tune__the_best_grid_leaves_none_behind_before_all_its_steps(tmp_path, monkeypatch, sparse):
-    monkeypatch.setattr(module, "SLOW_STEPS", 20)
+    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS" if sparse else "SLOW_STEPS", 20)
     monkeypatch.setattr(module, "SLOW_EPOCHS", 0)
     block = as_sparse(planted(60)) if sparse else planted(60)
     store = write_store(tmp_path / "x.zarr", block, n_labels=5)
