@@ -253,6 +253,34 @@ def test_evaluate__is_the_same_to_the_bit_on_a_local_cluster(store, monkeypatch)
     assert len(seen) > 5
 
 
+@pytest.fixture(scope="module", params=["local", "outside"])
+def scheduler(request):
+    """The address of a cluster of two processes."""
+    if request.param == "outside":
+        with outside_cluster(2) as (address, _):
+            yield address
+        return
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as local:
+        yield local.scheduler_address
+
+
+@pytest.mark.slow
+@settings(max_examples=10)
+@given(
+    block_bytes=st.sampled_from([100, 333, 2000, 1 << 20]),
+    step=st.integers(1, N_BAGS),
+    seed=st.integers(0, 9),
+)
+def test_evaluate__is_the_same_to_the_bit_on_clusters_in_any_cut_and_order(
+    store, scheduler, block_bytes, step, seed
+):
+    shuffled = store.view(np.random.default_rng(seed).permutation(N_BAGS))
+    for bags in (store, shuffled):
+        found = evaluate(MODEL, bags, scheduler=scheduler, block_bytes=block_bytes)
+        assert found == by_loop(MODEL, store, step)
+
+
 @pytest.mark.slow
 def test_evaluate__is_the_same_to_the_bit_on_an_outside_cluster_that_loses_a_worker(
     store, monkeypatch
