@@ -330,8 +330,8 @@ NOTES = """## Notes
   of them are ahead of it; *best* may join that mean to each sentence. This context of sparse rows,
   and the norms and dimensions of its grid, were found by looking at split 0 of that set; the others
   were first seen here. PyTorch would hold all rows as dense ones, so it was not run there.
-- Context joins each bag's extremes to its rows: better ranking, worse key instances. Where
-  those matter, take the default.
+- Context joins each bag's extremes or mean to its rows: better ranking, worse key instances.
+  Where those matter, take the default.
 - The six methods that the paper compares with are not in here yet.
 """
 

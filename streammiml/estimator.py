@@ -78,8 +78,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         ``auto``, ``none``, ``unit``, ``standard``, ``standard+unit`` or ``maxabs``, with ``sqrt:``
         or ``log1p:`` before it for counts and histograms.
     lift
-        Features added in flight: ``fourier:N[:BANDWIDTH]``, ``context[:all]``, or both,
-        with a comma.
+        Features added in flight: ``fourier:N[:BANDWIDTH]``, and ``context``, ``context:all`` or
+        ``context:mean``; both with a comma. Of sparse bags, ``context:mean`` alone.
     epochs
         Passes over the training bags at most; unless given, see ``validation``.
     max_steps
@@ -341,10 +341,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         block = _block_of(bags)
         self._check_features(block)
-        lift = self.model_.lift
-        if isinstance(block.rows, SparseRows) and (
-            lift.phases.size or lift.context or lift.shift.any()
-        ):
+        if isinstance(block.rows, SparseRows) and self.model_.needs_dense_rows:
             raise StreammimlError(
                 "the model was fitted on dense bags and these are sparse; "
                 "give [bag.toarray() for bag in bags]"

@@ -169,10 +169,11 @@ class Model:
     @property
     def n_lifted(self) -> int:
         """Features d' of a lifted row."""
-        return self._lift_spec.width(self.n_features)
+        return self.lift_spec.width(self.n_features)
 
     @property
-    def _lift_spec(self) -> LiftSpec:
+    def lift_spec(self) -> LiftSpec:
+        """How rows are lifted, but for the bandwidth."""
         return LiftSpec(n_fourier=self.lift.phases.size, context=self.lift.context)
 
     @property
@@ -271,12 +272,12 @@ class Model:
     @property
     def needs_dense_rows(self) -> bool:
         """Whether rows are centred, or lifted as sparse ones are not."""
-        return self._lift_spec.needs_dense_rows or bool(self.lift.shift.any())
+        return self.lift_spec.needs_dense_rows or bool(self.lift.shift.any())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model whole or not at all; returning means that it is on the disk."""
         tensors, content = self._parts()
-        version = max(1, self.lift.context)
+        version = (1, 1, 2, 3)[self.lift.context]
         save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:

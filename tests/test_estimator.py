@@ -171,10 +171,11 @@ def as_csr(bags, kind=sparse.csr_matrix):
     return [kind(np.where(np.abs(bag) > 0.3, bag, 0)) for bag in bags]
 
 
-def test_fit__takes_sparse_bags_of_any_format():
-    by_csr = sm.MIMLfast(**SMALL).fit(as_csr(BAGS), MARKS)
+@pytest.mark.parametrize("lift", ["none", "context:mean"])
+def test_fit__takes_sparse_bags_of_any_format(lift):
+    by_csr = sm.MIMLfast(**SMALL, lift=lift).fit(as_csr(BAGS), MARKS)
     for kind in (sparse.coo_matrix, sparse.csc_matrix, sparse.csr_array):
-        assert same_weights(by_csr, sm.MIMLfast(**SMALL).fit(as_csr(BAGS, kind), MARKS))
+        assert same_weights(by_csr, sm.MIMLfast(**SMALL, lift=lift).fit(as_csr(BAGS, kind), MARKS))
     dense = [bag.toarray() for bag in as_csr(NEW)]
     close = by_csr.decision_function(dense)
     np.testing.assert_allclose(by_csr.decision_function(as_csr(NEW)), close, rtol=1e-4, atol=1e-5)

@@ -96,9 +96,11 @@ def lift_width(lift: Lift) -> int:
     d, n = len(lift.scale), len(lift.phases)
     if lift.context == EVERYTHING:
         return 4 * (d + n) + 1
+    if lift.context == EXTREMES:
+        return 3 * d + n + 1
     if lift.context == MEAN:
         return 2 * d + n + 1
-    return d + n + 2 * d * lift.context + 1
+    return d + n + 1
 
 
 def plain_rows(rows: Array) -> Array:

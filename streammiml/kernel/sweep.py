@@ -13,7 +13,7 @@ import numpy as np
 
 from streammiml.kernel import njit
 from streammiml.kernel.average import Averages
-from streammiml.kernel.lift import Lift, lift_bag, lift_width, make_context
+from streammiml.kernel.lift import NOTHING_SHARED, Lift, lift_bag, lift_width, make_context
 from streammiml.kernel.score import (
     DenseBlock,
     Scores,
@@ -82,7 +82,9 @@ def make_sweep_room(
             np.zeros(longest_bag + 1 if is_sparse else 1, np.int64),
             np.zeros(n_values, np.int32),
             aligned_zeros(n_values),
-            make_context(lift, n_values, weights.shared.shape[1]),
+            NOTHING_SHARED
+            if most_values is None
+            else make_context(lift, most_values, weights.shared.shape[1]),
         ),
         make_room(weights, longest_bag),
     )

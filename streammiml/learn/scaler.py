@@ -34,6 +34,8 @@ SAMPLE_ROWS = 400
 SAMPLE_BYTES = 8 * 2**20
 COUNT_ZEROS = 0.25
 """Share of zeros from which non-negative features are taken for counts, text or histograms."""
+MOST_COLUMNS = 2**31 - 1
+"""Kernels know the columns of sparse rows as int32."""
 CONSTANT = 1e-6
 """A standard deviation below this share of the largest value is float32 rounding."""
 
@@ -95,6 +97,11 @@ class ScalerFit:
             raise StreammimlError(
                 f"lift {str(lift)!r} needs dense rows, and this store is sparse; "
                 "use lift none or context:mean, or convert to dense rows"
+            )
+        if sparse and lift.width(n_features) > MOST_COLUMNS:
+            raise StreammimlError(
+                f"rows of {n_features} features would have {lift.width(n_features)} when lifted, "
+                f"and sparse ones can have {MOST_COLUMNS}; hash the features to fewer"
             )
         self._scale, self._lift, self._seed, self._sparse = scale, lift, seed, sparse
         self._moments = empty_moments(n_features)

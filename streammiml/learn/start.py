@@ -17,12 +17,11 @@ from streammiml.model import Model
 
 def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     """The settings, with what the model has decided; refuses those that contradict it, by name."""
-    lift = LiftSpec(n_fourier=model.lift.phases.size, context=model.lift.context)
     decided: dict[str, Any] = {
         "subconcepts": model.subconcepts,
         "shared_space": model.has_shared_space,
         "scale": model.settings.get("scale", "none"),
-        "lift": str(LiftSpec.parse(model.settings.get("lift", str(lift)))),
+        "lift": str(LiftSpec.parse(model.settings.get("lift", str(model.lift_spec)))),
     }
     if model.has_shared_space:
         decided["shared_dim"] = model.shared_dim

@@ -55,7 +55,8 @@ where they are best in the end."""
 SLOW_STEPS, SLOW_EPOCHS = 20_000, 8
 """What is enough to compare those; the winner may be trained for longer."""
 SPARSE_SLOW_STEPS = 400_000
-"""The same of sparse rows: many features are met in few steps, and these are short."""
+"""The same of sparse rows, up to as many epochs as training takes: many features are met in few
+steps, and these are short."""
 
 
 def settings_of(grid: GridLike, base: TrainConfig, *, sparse: bool = False) -> list[Setting]:

@@ -18,10 +18,12 @@ from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
-from streammiml.config import TrainConfig
+from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
+from streammiml.learn.prepare import prepare
+from streammiml.learn.state import state_bytes
 from streammiml.learn.trainer import train
-from streammiml.learn.usual import resolved
+from streammiml.learn.usual import EPOCHS, resolved
 from streammiml.measure.evaluate import combined, measure_piece
 from streammiml.measure.folder import PartFolder, as_json, written_whole
 from streammiml.measure.pieces import Piece, pieces, store_bytes, whole
@@ -120,7 +122,7 @@ def tune(
     grid
         ``small``, ``paper``, ``best`` (lifts, scales, K, and no shared space: 32 settings, each
         tried for 20 000 steps or 8 epochs; of sparse rows context, K, C and m: 16, for 400 000
-        steps or 8 epochs), the path of a TOML file of lists, or a mapping of lists.
+        steps or 100 epochs), the path of a TOML file of lists, or a mapping of lists.
     folds
         Parts that bags are cut into, by a hash of their number.
     halving
@@ -164,6 +166,7 @@ def tune(
     if threads is None and workers is None and scheduler is None:
         cores = len(os.sched_getaffinity(0))
         threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
+    _check_memory(cut.cut(store, 0)[0], base, settings)
     with PartFolder(run, _record(store, base, settings, cut, halving, slow), "search") as folder:
         (folder.path / TRIALS).mkdir(exist_ok=True)
         with open_pool(
@@ -197,16 +200,12 @@ class _Search:
         self._folder, self._pool, self._watch = folder, pool, watch
         self._settings, self._folds = settings, folds
         n_bags = store.n_bags * (folds.k - 1) // folds.k
-        if slow and store.sparse and base.epochs is None:
-            epochs = math.ceil(SPARSE_SLOW_STEPS / max(1, n_bags))
-            base = replace(base, epochs=max(epochs, resolved(base, n_bags).n_epochs))
-        self._steps = _most_steps(base, n_bags)
         stops = base.validation_store is not None or resolved(base, n_bags).validation
         self._pace = STOPPING_EARLY if stops else ALL_STEPS
         if slow:
             self._pace = NO_LOOKS
-            enough = SPARSE_SLOW_STEPS if store.sparse else SLOW_STEPS
-            self._steps = min(self._steps, max(enough, SLOW_EPOCHS * store.n_bags))
+            base = _long_enough(base, store, n_bags)
+        self._steps = _most_steps(base, n_bags)
         self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
         self._shared = (whole(store, remote=pool.is_remote), folds, base)
         self._results: dict[Trial, Result] = {}
@@ -363,6 +362,32 @@ def _is_here(store: Bags) -> bool:
     """Whether the bags are in this process alone, and cannot be sent by name."""
     base = getattr(store, "base", store)
     return isinstance(base, MemoryBags)
+
+
+def _long_enough(config: TrainConfig, store: Bags, n_bags: int) -> TrainConfig:
+    """Settings of the trials of a slow grid, each on ``n_bags`` of the store."""
+    enough = SPARSE_SLOW_STEPS if store.sparse else SLOW_STEPS
+    if store.sparse and config.epochs is None:
+        epochs = min(EPOCHS, math.ceil(enough / max(1, n_bags)))
+        config = replace(config, epochs=max(epochs, resolved(config, n_bags).n_epochs))
+    steps = min(_most_steps(config, n_bags), max(enough, SLOW_EPOCHS * store.n_bags))
+    return replace(config, max_steps=steps)
+
+
+def _check_memory(learn: Bags, base: TrainConfig, settings: list[Setting]) -> None:
+    """Refuse a grid of which the largest model does not fit, before the first trial."""
+
+    def weights(setting: Setting) -> int:
+        config = replace(base, **setting)
+        n_lifted = LiftSpec.parse(config.lift).width(learn.n_features)
+        return state_bytes(config, n_lifted, learn.n_labels)
+
+    largest = max(settings, key=weights)
+    try:
+        prepare(learn, resolved(replace(base, **largest), learn.n_bags))
+    except StreammimlError as error:
+        said = ", ".join(f"{name} {value}" for name, value in largest.items())
+        raise StreammimlError(f"{error} (the largest model of the grid: {said})") from None
 
 
 def _most_steps(config: TrainConfig, n_bags: int) -> int:

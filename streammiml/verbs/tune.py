@@ -41,7 +41,7 @@ def tune(
     paths
         Stores, folders or URLs, then the folder of the search.
     grid
-        small, paper, best (lifts and scales too; takes longer), or a TOML file of lists:
+        small, paper, best (lifts too, and more; takes longer), or a TOML file of lists:
         subconcepts = [1, 5].
     folds
         Parts that the bags are cut into.

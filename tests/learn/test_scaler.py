@@ -237,3 +237,12 @@ def test_needs_rows__says_whether_a_fit_can_do_without(scale, lift, needed):
 def test_sparse_rows__refuse_lifts_that_are_dense(lift):
     with pytest.raises(StreammimlError, match=r"^lift '.*' needs dense rows, and this store is sp"):
         scaler.ScalerFit(3, ScaleSpec(), LiftSpec.parse(lift), seed=0, sparse=True)
+
+
+def test_sparse_rows__refuse_more_lifted_features_than_columns_can_name(monkeypatch):
+    monkeypatch.setattr(scaler, "MOST_COLUMNS", 12)
+    lift = LiftSpec.parse("context:mean")
+    scaler.ScalerFit(5, ScaleSpec(), lift, seed=0, sparse=True)
+    scaler.ScalerFit(9, ScaleSpec(), lift, seed=0, sparse=False)
+    with pytest.raises(StreammimlError, match="rows of 6 features would have 13 when lifted"):
+        scaler.ScalerFit(6, ScaleSpec(), lift, seed=0, sparse=True)

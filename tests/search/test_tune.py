@@ -90,6 +90,37 @@ def test_tune__the_best_grid_leaves_none_behind_before_all_its_steps(tmp_path, m
         tune(store, tmp_path / "run", base, grid=SPARSE_GRIDS["best"] if sparse else GRIDS["best"])
 
 
+def test_tune__the_best_grid_of_sparse_rows_is_tried_for_as_long_as_they_are_trained(
+    tmp_path, monkeypatch
+):
+    bags = write_store(tmp_path / "x.zarr", as_sparse(planted(60)), n_labels=5)
+    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS", 2000)
+    seen = []
+    monkeypatch.setattr(module, "run_trial", lambda work, *rest: seen.append((work, rest[2])))
+    with pytest.raises(AttributeError):
+        tune(bags, tmp_path / "run", TrainConfig(shared_dim=4), grid="best", threads=1)
+    assert {work.trial.steps for work, _ in seen} == {2000}
+    # 40 bags: 40 000 steps unless told otherwise.
+    assert {base.epochs for _, base in seen} == {1000}
+    for n_bags, epochs in ((40, 1000), (4000, 10), (40_000, 100)):
+        held = module._long_enough(TrainConfig(), bags, n_bags)
+        assert (held.epochs, held.max_steps) == (epochs, min(2000, epochs * n_bags))
+    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS", 400_000)
+    for n_bags, epochs in ((1000, 100), (4600, 87), (40_000, 100)):
+        held = module._long_enough(TrainConfig(), bags, n_bags)
+        assert (held.epochs, held.max_steps) == (epochs, min(400_000, epochs * n_bags))
+
+
+def test_tune__a_grid_with_a_model_that_does_not_fit_is_refused_before_the_first_trial(
+    store, tmp_path
+):
+    grid = {"shared_dim": [10, 10**8], "subconcepts": [1, 2]}
+    said = r"^training would hold .*\(the largest model of the grid: shared_dim 100000000, sub"
+    with pytest.raises(StreammimlError, match=said):
+        tune(store, tmp_path / "run", BASE, grid=grid, threads=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_tune__goes_on_with_the_trials_that_are_missing(store, found, tmp_path, monkeypatch):
     run, said = found
     again = shutil.copytree(run, tmp_path / "run")
