@@ -64,6 +64,7 @@ def explain_store(
             threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
         ) as pool,
     ):
+        folder.reopen()
         bags = folder.path / BAGS
         write_predictions(pool, model, store, bags, block_bytes=most, watch=watch)
         found = _concepts(pool, model, store, bags, typical)

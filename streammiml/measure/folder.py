@@ -92,13 +92,9 @@ class PartFolder:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
-    @property
-    def complete(self) -> dict[str, Any] | None:
-        """What the mark of completeness says; None before it is there."""
-        try:
-            return dict(json.loads((self.path / COMPLETE).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
+    def reopen(self) -> None:
+        """Take back that everything is there: something of it is to be written again."""
+        (self.path / COMPLETE).unlink(missing_ok=True)
 
     def finish(self, said: Mapping[str, Any]) -> None:
         """Say that everything is there, last of all."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ import pyarrow.parquet as pq
 
 from streammiml.measure.folder import written_whole
 from streammiml.measure.outcome import schema, table
-from streammiml.measure.parts import Group, OutPlan, Tally
-
-# Counts of a part, in its footer, so that going on need not read what is finished.
-_COUNTS = b"streammiml"
+from streammiml.measure.parts import Group, OutPlan, Tally, Written
 
 
 def begin(folder: Path, plan: OutPlan) -> None:
@@ -27,22 +23,13 @@ def path_of(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.parquet"
 
 
-def finished(folder: Path, number: int) -> Tally | None:
-    """Counts of a part that is there and whole; None if it must be written."""
-    try:
-        said = pq.read_metadata(path_of(folder, number)).metadata or {}
-        return Tally(*json.loads(said[_COUNTS]))
-    except (OSError, pa.ArrowInvalid, KeyError, ValueError, TypeError):
-        return None
-
-
-def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> Tally:
+def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> Written:
     """Write one part; the same bytes whoever writes it."""
-    tally = Tally(0, 0, 0)
+    path, tally = path_of(folder, number), Tally(0, 0, 0)
     names = None if plan.label_names is None else pa.array(plan.label_names, pa.string())
     listed = ["labels", "label_names", "key_instances", "subconcepts", "score_labels"]
     with (
-        written_whole(path_of(folder, number), plan.n_bytes) as file,
+        written_whole(path, plan.n_bytes) as file,
         pq.ParquetWriter(
             file,
             schema(top_k=plan.top_k is not None),
@@ -55,5 +42,4 @@ def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> 
             made: Any = table(group.found, group.first, group.ids, names)
             writer.write_table(made, row_group_size=max(1, len(group.found)))
             tally = tally.add(group.tally())
-        writer.add_key_value_metadata({_COUNTS: json.dumps(tally).encode()})
-    return tally
+    return Written(tally, [path])

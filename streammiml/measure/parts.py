@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,13 @@ class Tally(NamedTuple):
     def add(self, other: Tally) -> Tally:
         """Counts of both."""
         return Tally(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Written(NamedTuple):
+    """A part that was just written."""
+
+    tally: Tally
+    files: list[Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

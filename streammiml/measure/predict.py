@@ -20,9 +20,10 @@ from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole, parse_size
 from streammiml.errors import StreammimlError, unknown
+from streammiml.measure import marks
 from streammiml.measure.folder import PartFolder
 from streammiml.measure.outcome import Predictions
-from streammiml.measure.parts import OutPlan, Tally, groups
+from streammiml.measure.parts import OutPlan, Tally, Written, groups
 from streammiml.measure.pieces import Piece, whole
 from streammiml.measure.scored import (
     BLOCK_BYTES,
@@ -92,7 +93,8 @@ def predict(
     made ready once.
 
     The bags of a store are scored on Dask, and written to the folder ``out`` in parts. Run again
-    after a kill it writes the parts that are missing; the result is the same to the last byte.
+    it reads the parts that are there, which takes little beside scoring, and writes those that are
+    missing or damaged; the result is the same to the last byte.
 
     Parameters
     ----------
@@ -190,7 +192,9 @@ def write_predictions(
     with PartFolder(out, _record(model, store, plan, format), "predictions") as folder:
         path = folder.path.absolute() if pool.is_remote else folder.path
         backend.begin(path, plan)
-        kept = _kept(backend, path, plan)
+        kept = _kept(path, plan)
+        if len(kept) < plan.n_parts:
+            folder.reopen()
         total = _sum(kept.values())
         already = total.n_bags
         count = Count(store.n_bags, pool.dashboard, watch, already)
@@ -198,7 +202,7 @@ def write_predictions(
         scorer = pool.share(Scorer(model))
         results = pool.map(write_part, work, scorer, plan, format, path, block_bytes, seen=count)
         for number, tally in zip(_numbers(plan, kept), results, strict=True):
-            if backend.finished(path, number) is None:
+            if marks.finished(path, number, read=False) is None:
                 raise StreammimlError(
                     f"part {number} of {path} was written by a worker and is not there; "
                     "workers must see the same folder"
@@ -222,8 +226,9 @@ def write_part(
 ) -> Tally:
     """One task: read, score and write the bags of a part."""
     made = groups(part.piece, scorer, plan, block_bytes)
-    tally: Tally = import_module(FORMATS[format]).write(folder, part.number, plan, made)
-    return tally
+    written: Written = import_module(FORMATS[format]).write(folder, part.number, plan, made)
+    marks.write(folder, part.number, *written)
+    return written.tally
 
 
 def predict_bags(model: ModelLike, bags: InMemory) -> Predictions:
@@ -306,9 +311,9 @@ def model_digest(model: Model) -> str:
     return digest.hexdigest()
 
 
-def _kept(backend: Any, folder: Path, plan: OutPlan) -> dict[int, Tally]:
-    """Parts of an earlier run, with their counts."""
-    found = ((number, backend.finished(folder, number)) for number in range(plan.n_parts))
+def _kept(folder: Path, plan: OutPlan) -> dict[int, Tally]:
+    """Parts of an earlier run that are whole, with their counts."""
+    found = ((number, marks.finished(folder, number)) for number in range(plan.n_parts))
     return {number: tally for number, tally in found if tally is not None}
 
 

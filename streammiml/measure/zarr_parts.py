@@ -1,12 +1,10 @@
 """Predictions as a Zarr group of arrays over bags; a part owns whole chunks of each of them.
 
-zarr takes a chunk that is missing for zeros, so a part counts as written when its mark is there,
-which comes after all of its chunks.
+zarr takes a chunk that is missing for zeros: what says that a part is there is its mark.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import warnings
@@ -19,32 +17,23 @@ import zarr
 from zarr.errors import UnstableSpecificationWarning
 
 from streammiml.bags.place import sync_folder
-from streammiml.measure.folder import beside, saying_what_failed, written_whole
-from streammiml.measure.parts import Group, OutPlan, Tally
+from streammiml.measure.folder import beside, saying_what_failed
+from streammiml.measure.parts import Group, OutPlan, Tally, Written
 
-GROUP, MARKS = "predictions.zarr", "_parts"
+GROUP = "predictions.zarr"
 
 
 def begin(folder: Path, plan: OutPlan) -> None:
     """Describe the arrays; descriptions of a run before are the same."""
     with saying_what_failed(folder / GROUP, plan.n_bytes):
-        (folder / MARKS).mkdir(exist_ok=True)
         made = beside(folder / GROUP)
         _create(made, plan)
         _move(made, folder / GROUP)
         sync_folder(folder)
 
 
-def finished(folder: Path, number: int) -> Tally | None:
-    """Counts of a part that is there and whole; None if it must be written."""
-    try:
-        return Tally(*json.loads((folder / MARKS / f"{number:06d}").read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> Tally:
-    """Write the chunks of one part beside, rename each into place, then the part's mark."""
+def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> Written:
+    """Write the chunks of one part beside, and rename each into place."""
     tally = Tally(0, 0, 0)
     made = beside(folder / f"part-{number:06d}")
     with saying_what_failed(folder / GROUP, plan.n_bytes):
@@ -55,13 +44,12 @@ def write(folder: Path, number: int, plan: OutPlan, groups: Iterable[Group]) -> 
                 for name, values in _values(group, plan).items():
                     arrays[name][here] = values
                 tally = tally.add(group.tally())
-            _move(made, folder / GROUP)
+            moved = _move(made, folder / GROUP)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-    with written_whole(folder / MARKS / f"{number:06d}") as file:
-        file.write(json.dumps(tally).encode())
-    return tally
+    # Descriptions are made anew by whoever begins.
+    return Written(tally, [file for file in moved if file.name != "zarr.json"])
 
 
 def _values(group: Group, plan: OutPlan) -> dict[str, Any]:
@@ -114,18 +102,17 @@ def _create(path: Path, plan: OutPlan) -> Any:
     return root
 
 
-def _move(made: Path, final: Path) -> None:
+def _move(made: Path, final: Path) -> list[Path]:
     """Rename every file into place, when all are on the disk; what was there is the same."""
     files = [path for path in sorted(made.rglob("*")) if path.is_file()]
     for file in files:
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
-    folders = {final}
-    for file in files:
-        to = final / file.relative_to(made)
+    moved = [final / file.relative_to(made) for file in files]
+    for file, to in zip(files, moved, strict=True):
         to.parent.mkdir(parents=True, exist_ok=True)
-        folders.add(to.parent)
         file.replace(to)
-    for folder in folders:
+    for folder in {final, *(to.parent for to in moved)}:
         sync_folder(folder)
     shutil.rmtree(made)
+    return moved

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -241,6 +242,61 @@ def test_predict__goes_on_with_the_parts_that_are_missing(one, tmp_path, format)
     assert content(out) == content(tmp_path / "clean")
     assert not left.exists()
     assert predict(MODEL, one, out, format=format)["n_parts_kept"] == n_parts
+
+
+def flip(file):
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@in_small_parts
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_predict__writes_damaged_parts_again(one, tmp_path, format, damage):
+    out = tmp_path / "out"
+    n_parts = predict(MODEL, one, out, format=format)["n_parts"]
+    before = content(out)
+    names = [f"_parts/{0:06d}", f"_parts/{2:06d}", "part-000003.parquet"]
+    if format == "zarr":
+        names[2] = min(json.loads((out / "_parts/000003").read_bytes().split(b" ", 1)[1])["files"])
+    for name in names:
+        damage(out / name)
+    seen = []
+    summary = predict(
+        MODEL,
+        one,
+        out,
+        format=format,
+        watch=lambda _: seen.append((out / "_SUCCESS").exists()),
+    )
+    assert summary["n_parts_kept"] == n_parts - 3
+    assert not any(seen), "a folder counts as complete while parts of it are missing"
+    assert content(out) == before
+
+
+@in_small_parts
+def test_predict__writes_parts_again_whose_marks_have_no_checksums(one, tmp_path):
+    out = tmp_path / "out"
+    predict(MODEL, one, out, format="zarr")
+    before = content(out)
+    (out / "_parts" / "000002").write_text("[3, 1, 2]")
+    predict(MODEL, one, out, format="zarr")
+    assert content(out) == before
+
+
+@in_small_parts
+def test_explain__goes_on_over_a_damaged_part(one, tmp_path):
+    out = tmp_path / "out"
+    said = explain_store(MODEL, one, out)
+    before = content(out)
+    flip(out / "bags" / "part-000004.parquet")
+    assert explain_store(MODEL, one, out) == said
+    assert content(out) == before
 
 
 @in_small_parts
