@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -120,8 +119,6 @@ def test_score_on_dask__is_the_same_as_alone(trained, tmp_path):
 
 @pytest.mark.parametrize("way", ["pyarrow", "pandas", "polars", "duckdb"])
 def test_read_predictions__every_way_gives_the_same_table(trained, tmp_path, way):
-    if find_spec(way) is None:
-        pytest.skip(f"{way} is not installed")
     said = example("read_predictions", trained / "predictions", way, cwd=tmp_path)
     figures = sm.evaluate(trained / "run", trained / "x.zarr", metrics=["per_label"])
     want = {row["name"]: row["predicted"] for row in figures["per_label"] if row["predicted"]}
