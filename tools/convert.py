@@ -242,6 +242,11 @@ def understood(
         # ones. Half of what fits, since keys are held beside them.
         asked = max(asked, span_bytes(memory, n_processes, memory) // 2)
     options = replace(options, span_bytes=span_bytes(memory, n_processes, asked))
+    if options.no_labels and not found.reader.may_lack_labels:
+        raise SourceError(
+            f"{found.paths[0]}: labels are part of {found.reader.name} files; leave out "
+            "--label-columns none"
+        )
     scan = found.reader.scan(found.paths, options)
     where = ", ".join(str(path) for path in found.paths[:3])
     check_memory(scan, memory, n_processes, where)

@@ -29,6 +29,7 @@ from streammiml_tools.readers.columns import (
     called,
     chosen,
     listed,
+    looks_like_labels,
     mark_names,
     row_label_column,
 )
@@ -143,11 +144,12 @@ def _notes(layout: Layout, table: Table) -> tuple[str, ...]:
             if layout.is_list
             else f"{len(layout.features)} features, from column {first!r} on"
         )
-    notes.append(
-        f"labels from column {layout.label_list!r}"
-        if layout.label_list
-        else f"labels from {len(layout.marks)} columns of 0 and 1"
-    )
+    if layout.label_list:
+        notes.append(f"labels from column {layout.label_list!r}")
+    elif layout.marks:
+        notes.append(f"labels from {len(layout.marks)} columns of 0 and 1")
+    else:
+        notes.append("no labels")
     notes += [f"labels of rows from column {layout.row_label!r}"] if layout.row_label else []
     left_out = [name for name in table.schema.names if name not in layout.columns]
     return (*notes, f"left out: columns {listed(left_out)}") if left_out else tuple(notes)
@@ -270,7 +272,9 @@ def _scalar_features(
     found = tuple(
         name
         for name in names
-        if name not in taken and _is_number(_storage(table.schema.field(name).type))
+        if name not in taken
+        and not (options.no_labels and looks_like_labels(name))
+        and _is_number(_storage(table.schema.field(name).type))
     )
     if not found:
         raise SourceError(
@@ -283,8 +287,10 @@ def _scalar_features(
 def _label_columns(
     path: Path, table: Table, options: SourceOptions, taken: set[str | None]
 ) -> tuple[tuple[str, ...], str | None]:
-    """Columns of marks, or the one that lists labels."""
+    """Columns of marks, or the one that lists labels; neither if there are to be no labels."""
     names = table.schema.names
+    if options.no_labels:
+        return (), None
     if options.label_columns is not None:
         found = [names[i] for i in chosen(path, names, options.label_columns, "--label-columns")]
         kind = table.schema.field(found[0]).type
@@ -301,7 +307,8 @@ def _label_columns(
         )
     if not lists and not marks:
         raise SourceError(
-            f"{path}: which columns hold labels? --label-columns names them; it has {listed(names)}"
+            f"{path}: which columns hold labels? --label-columns names them, or says none; it has "
+            f"{listed(names)}"
         )
     return marks, lists[0] if lists else None
 
@@ -365,7 +372,8 @@ def _labels_found(
         return (options.labels or own), len(options.labels or own)
     if options.labels is not None:
         return options.labels, len(options.labels)
-    assert layout.label_list is not None
+    if layout.label_list is None:
+        return None, None
     kind = _label_type(tables[0].schema.field(layout.label_list).type)
     if pa.types.is_integer(kind):
         names = _class_names(tables[0].schema, layout.label_list)
@@ -560,7 +568,8 @@ def _labels(
     """Offsets and sorted labels of each record."""
     if layout.marks:
         return _marked(batch, layout, options, locate)
-    assert layout.label_list is not None
+    if layout.label_list is None:
+        return np.zeros(batch.num_rows + 1, np.int64), np.empty(0, np.int32)
     column = _plain(batch.column(layout.label_list))
     if _is_list(column.type):
         sizes, texts = _unwrapped(column, layout.label_list, locate)
@@ -763,4 +772,5 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    may_lack_labels=True,
 )

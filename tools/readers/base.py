@@ -19,6 +19,8 @@ SPAN_BYTES = 32 << 20
 """Bytes of a source that a span takes, about, unless asked otherwise."""
 BESIDE = "\0"
 """Between the paths of a span that needs several files."""
+NONE = "none"
+"""Said for a column: there is to be none."""
 
 
 class SourceError(StreammimlError):
@@ -55,7 +57,8 @@ class SourceOptions:
     bag_column: str | None = None
     """Column or field that names a row's bag; text and tables in long form."""
     label_columns: tuple[str, ...] | None = None
-    """Columns or variable of the labels: one 0/1 column a label, or one that lists them."""
+    """Columns or variable of the labels: one 0/1 column a label, or one that lists them; none if
+    there are no labels, or none are wanted."""
     row_label_column: str | None = None
     """Column or variable of the labels of rows."""
     feature_columns: tuple[str, ...] | None = None
@@ -81,6 +84,18 @@ class SourceOptions:
     the converter joins them, in the order of their first rows."""
     span_bytes: int = SPAN_BYTES
     """Bytes of source that a span takes, about."""
+
+    def __post_init__(self) -> None:
+        if self.no_labels and self.row_label_column not in (None, NONE):
+            raise StreammimlError(
+                f"--label-columns none leaves labels out, but --row-label-column names "
+                f"{self.row_label_column!r}; give one of them"
+            )
+
+    @property
+    def no_labels(self) -> bool:
+        """Whether bags are to have no labels, nor rows."""
+        return self.label_columns == (NONE,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +137,5 @@ class Reader:
     """One cheap pass over the files, in the order given; raises SourceError."""
     read: Callable[[Span, Scan, SourceOptions], Iterator[BagBlock]]
     """Bags of a span in blocks of a few MB, never all at once; raises SourceError."""
+    may_lack_labels: bool = False
+    """Whether ``--label-columns none`` is understood."""

@@ -71,6 +71,8 @@ def bag_column(path: Path, names: Sequence[str], options: SourceOptions, header:
 
 def row_label_column(path: Path, names: Sequence[str], options: SourceOptions) -> int | None:
     """The column of labels of rows, if there is one."""
+    if options.no_labels:
+        return None
     if options.row_label_column is not None:
         return chosen(path, names, [options.row_label_column], "--row-label-column")[0]
     there = called(names, ROW_LABEL_NAMES)
@@ -89,7 +91,9 @@ def label_columns(
     options: SourceOptions,
     taken: set[int | None],
 ) -> tuple[tuple[int, ...], int | None]:
-    """Columns of marks, or the one that lists labels."""
+    """Columns of marks, or the one that lists labels; neither if there are to be no labels."""
+    if options.no_labels:
+        return (), None
     if options.label_columns is not None:
         found = chosen(path, names, options.label_columns, "--label-columns")
         if len(found) > 1:
@@ -107,9 +111,15 @@ def label_columns(
     if not lists and not marks:
         raise SourceError(
             f"{path}: which columns hold labels? --label-columns names them, once for each "
-            f"(label_* takes all that begin so); it has {listed(names)}"
+            f"(label_* takes all that begin so), or says none; it has {listed(names)}"
         )
     return marks, lists[0] if lists else None
+
+
+def looks_like_labels(name: str) -> bool:
+    """Whether a column would be taken for labels, of bags or of rows."""
+    known = (*LIST_NAMES, *ROW_LABEL_NAMES)
+    return name.lower() in known or MARK_NAME.fullmatch(name) is not None
 
 
 def mark_names(names: Sequence[str]) -> tuple[str, ...] | None:

@@ -34,6 +34,7 @@ from streammiml_tools.readers.columns import (
     is_number_text,
     label_columns,
     listed,
+    looks_like_labels,
     mark_names,
     row_label_column,
 )
@@ -74,7 +75,7 @@ def tells(path: Path, head: bytes) -> bool:
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Columns from the first lines; the labels' names from a pass over their column, if needed."""
-    if is_triple(paths, options):
+    if not options.no_labels and is_triple(paths, options):
         for path in paths:
             if last_lines(path) is not None:
                 raise maybe_cut(path)
@@ -134,8 +135,10 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     left_out = [name for i, name in enumerate(layout.names) if i not in used]
     if layout.label_list is not None:
         labels = f"labels listed in column {layout.names[layout.label_list]!r}"
-    else:
+    elif layout.marks:
         labels = f"labels from {len(layout.marks)} columns of 0 and 1"
+    else:
+        labels = "no labels"
     notes = [
         f"bags by column {layout.names[layout.bag]!r}",
         f"{len(layout.features)} features, from column {layout.names[layout.features[0]]!r} on",
@@ -144,7 +147,7 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     if layout.row_label is not None:
         notes.append(f"labels of rows from column {layout.names[layout.row_label]!r}")
     if left_out:
-        notes.append(f"left out, no numbers: columns {listed(left_out)}")
+        notes.append(f"left out: columns {listed(left_out)}")
     return tuple(notes)
 
 
@@ -216,7 +219,11 @@ def _long(
             raise SourceError(f"{path}: column {both[0]!r} is a feature and something else too")
     else:
         features = tuple(
-            i for i in range(len(names)) if i not in taken and _may_be_number(sample, i)
+            i
+            for i in range(len(names))
+            if i not in taken
+            and not (options.no_labels and looks_like_labels(names[i]))
+            and _may_be_number(sample, i)
         )
         also = [names[i] for i in features if names[i].lower() in BAG_NAMES]
         if also:
@@ -270,14 +277,15 @@ def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOpt
         else tuple(str(i + 1) for i in range(len(first)))
     )
     n_columns = len(names)
-    marks = tuple(range(n_columns - n_labels, n_columns))
+    first_mark = n_columns - n_labels
+    marks = () if options.no_labels else tuple(range(first_mark, n_columns))
     return Layout(
         separator=separator,
         start=lines[1 + header][0],
         names=names,
         has_names=header,
         bag=0,
-        features=tuple(range(1, n_columns - n_labels)),
+        features=tuple(range(1, first_mark)),
         marks=marks,
         mark_names=tuple(names[i] for i in marks) if header else None,
     )
@@ -296,6 +304,8 @@ def _labels_found(
     if options.labels is not None:
         return options.labels, len(options.labels)
     columns = [column for column in layout.texts if column != layout.bag]
+    if not columns:
+        return None, None
     seen = column_values(
         islice(line_blocks(paths[0], layout.start, aligned=True), 1), layout, columns
     )
@@ -350,4 +360,5 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    may_lack_labels=True,
 )

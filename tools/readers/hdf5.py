@@ -107,7 +107,7 @@ class _Member:
 
     name: str
     rows: str
-    labels: str
+    labels: str | None
     shape: tuple[int, int]
     store: str
 
@@ -154,8 +154,10 @@ def _members(path: Path, options: SourceOptions) -> _Members:
 @lru_cache(maxsize=4)
 def _found_members(path: str, size: int, changed: int, options: SourceOptions) -> _Members:  # noqa: ARG001
     rows = options.variables or NAMES["rows"]
-    labels = options.label_columns or BAG_LABELS
+    labels: tuple[str, ...] = options.label_columns or BAG_LABELS
     row_labels = (options.row_label_column,) if options.row_label_column else NAMES["row_labels"]
+    if options.no_labels:
+        labels = row_labels = ()
     bags: list[_Member] = []
     found: set[str | int] = set()
     per_row: set[str | None] = set()
@@ -163,11 +165,12 @@ def _found_members(path: str, size: int, changed: int, options: SourceOptions) -
         for name in _in_order(list(file)):
             group = child(path, file, name)
             own = [_called(group, names) for names in (rows, labels)]
-            if not isinstance(group, h5py.Group) or own[0] is None or own[1] is None:
+            lacks_labels = own[1] is None and not options.no_labels
+            if not isinstance(group, h5py.Group) or own[0] is None or lacks_labels:
                 missing = "rows" if own[0] is None else "labels"
                 raise SourceError(
                     f"{path}: group {name!r} has no {missing} like the others; name them by "
-                    "--variables and --label-columns"
+                    "--variables and --label-columns, which may say none"
                 )
             dataset = child(path, group, own[0])
             if dataset.ndim != 2 or dataset.dtype.kind not in "fiub":
@@ -180,7 +183,8 @@ def _found_members(path: str, size: int, changed: int, options: SourceOptions) -
                     f"{path}: bag {name!r} has rows of {dataset.shape[1]} values, expected "
                     f"{bags[0].shape[1]}"
                 )
-            found.update(_labels_in(path, group, own[1]))
+            if own[1] is not None:
+                found.update(_labels_in(path, group, own[1]))
             per_row.add(_called(group, row_labels))
             bags.append(_Member(name, own[0], own[1], dataset.shape, dataset.dtype.name))
     if len(per_row) > 1:
@@ -212,7 +216,8 @@ def _scan_groups(path: Path, options: SourceOptions) -> Scan:
     kinds = {bag.store for bag in bags}
     same = kinds.pop() if len(kinds) == 1 else "float32"
     notes = [
-        f"{path}: a group a bag; rows from {bags[0].rows}, labels from {bags[0].labels}, "
+        f"{path}: a group a bag; rows from {bags[0].rows}, "
+        f"{'no labels' if bags[0].labels is None else f'labels from {bags[0].labels}'}, "
         "in the order of the groups' names"
     ]
     return Scan(
@@ -249,7 +254,8 @@ def _group_block(
         group = child(path, file, bag.name)
         rows.append(child(path, group, bag.rows)[()])
         where = f"{path}, bag {bag.name!r}"
-        labels.append(labelling.indices(_labels_in(path, group, bag.labels), where))
+        own = [] if bag.labels is None else _labels_in(path, group, bag.labels)
+        labels.append(labelling.indices(own, where))
         if members.row_labels is not None:
             row_labels.append(_row_labels(path, group, members.row_labels, bag, where))
         if not np.isfinite(rows[-1]).all():
@@ -300,4 +306,5 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    may_lack_labels=True,
 )

@@ -46,7 +46,8 @@ class Fields:
     """What the fields of a record are called, and what a row is."""
 
     instances: str
-    labels: str
+    labels: str | None
+    """None if there are to be no labels, nor of rows."""
     sparse: bool
     n_features: int
     """Of dense rows; 0 if sparse."""
@@ -90,7 +91,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 def _notes(fields: Fields) -> tuple[str, ...]:
     kind = "sparse rows" if fields.sparse else f"rows of {fields.n_features} values"
-    notes = [f"{kind} from {fields.instances!r}", f"labels of bags from {fields.labels!r}"]
+    labels = "no labels" if fields.labels is None else f"labels of bags from {fields.labels!r}"
+    notes = [f"{kind} from {fields.instances!r}", labels]
     notes += [f"ids from {fields.bag!r}"] if fields.bag else ["bags have no ids"]
     notes += [f"labels of rows from {fields.row_labels!r}"] if fields.row_labels else []
     return tuple(notes)
@@ -113,11 +115,16 @@ def _fields(path: Path, _changed: int, options: SourceOptions) -> Fields:
         raise SourceError(f"{path} is empty")
     keys = dict.fromkeys(key for record in records for key in record)
     instances = _field(path, keys, _only(options.feature_columns), INSTANCES, "--feature-columns")
-    labels = _field(path, keys, _only(options.label_columns), LABELS, "--label-columns")
-    if instances is None or labels is None:
-        what = "rows? --feature-columns" if instances is None else "labels? --label-columns"
+    labels = row_labels = None
+    if not options.no_labels:
+        labels = _field(path, keys, _only(options.label_columns), LABELS, "--label-columns")
+        row_labels = _field(path, keys, options.row_label_column, ROW_LABELS, "--row-label-column")
+    if instances is None or (labels is None and not options.no_labels):
+        what = "labels? --label-columns names it, or says none"
+        if instances is None:
+            what = "rows? --feature-columns names it"
         raise SourceError(
-            f"{path}: which field holds the {what} names it; the first records have "
+            f"{path}: which field holds the {what}; the first records have "
             f"{', '.join(map(repr, keys))}"
         )
     rows = [row for record in records for row in _rows_in(record, instances)]
@@ -125,7 +132,6 @@ def _fields(path: Path, _changed: int, options: SourceOptions) -> Fields:
         raise SourceError(f"{path}: the first {len(records)} bags have no rows at all")
     sparse = isinstance(rows[0], dict)
     bag = _field(path, keys, options.bag_column, IDS, "--bag-column")
-    row_labels = _field(path, keys, options.row_label_column, ROW_LABELS, "--row-label-column")
     used = (instances, labels, bag, row_labels)
     return Fields(
         instances=instances,
@@ -257,48 +263,50 @@ def _pass(
     paths: Sequence[Path], fields: Fields, options: SourceOptions
 ) -> tuple[set[str | int] | None, int]:
     """Labels of all records, None if they need not be known, and the highest sparse feature."""
-    wants_labels = options.labels is None and _by_name(paths[0], fields)
+    by_name = fields.labels
+    if by_name is not None and (options.labels is not None or not _by_name(paths[0], by_name)):
+        by_name = None
     if fields.sparse and options.n_features is None:
-        return _whole_pass(paths, fields, wants_labels)
-    return (_label_pass(paths, fields) if wants_labels else None), -1
+        return _whole_pass(paths, fields, by_name)
+    return (None if by_name is None else _label_pass(paths, by_name)), -1
 
 
 def _whole_pass(
-    paths: Sequence[Path], fields: Fields, wants_labels: bool
+    paths: Sequence[Path], fields: Fields, name: str | None
 ) -> tuple[set[str | int] | None, int]:
+    """Labels under a name, None without one, and the highest sparse feature."""
     labels: set[str | int] = set()
     top = -1
     for path in paths:
         for offset, line in _all_lines([path]):
             record = _at(path, offset, _parsed, line)
             top = max(top, _at(path, offset, _top_feature, record, fields))
-            if wants_labels:
-                found = record.get(fields.labels)
-                labels.update(_at(path, offset, _label_list, found, fields.labels))
-    return (labels if wants_labels else None), top
+            if name is not None:
+                labels.update(_at(path, offset, _label_list, record.get(name), name))
+    return (None if name is None else labels), top
 
 
-def _label_pass(paths: Sequence[Path], fields: Fields) -> set[str | int]:
+def _label_pass(paths: Sequence[Path], name: str) -> set[str | int]:
     """Labels of all records, cut out of the text where they can be: rows are not parsed."""
     labels: set[str | int] = set()
     for path in paths:
         for block in line_blocks(path, block_bytes=BLOCK_BYTES):
-            found = _labels_alone(block.content, fields.labels)
+            found = _labels_alone(block.content, name)
             if found is not None:
                 labels |= found
                 continue
             for offset, line in block.each():
                 if line.strip():
-                    listed = _at(path, offset, _parsed, line).get(fields.labels)
-                    labels.update(_at(path, offset, _label_list, listed, fields.labels))
+                    listed = _at(path, offset, _parsed, line).get(name)
+                    labels.update(_at(path, offset, _label_list, listed, name))
     return labels
 
 
-def _by_name(path: Path, fields: Fields) -> bool:
+def _by_name(path: Path, name: str) -> bool:
     """Whether any of the first labels is a name that is no number."""
     for offset, line in islice(_all_lines([path]), SAMPLED):
         record = _at(path, offset, _parsed, line)
-        for label in _at(path, offset, _label_list, record.get(fields.labels), fields.labels):
+        for label in _at(path, offset, _label_list, record.get(name), name):
             if isinstance(label, str) and not label.isdigit():
                 return True
     return False
@@ -408,9 +416,11 @@ class Bags(ABC):
 
     def _add_rest(self, record: dict[str, Any], n_rows: int) -> None:
         fields = self.asked.fields
-        labels = _label_list(record.get(fields.labels), fields.labels)
+        labels: list[str | int] = []
+        if fields.labels is not None:
+            labels = _label_list(record.get(fields.labels), fields.labels)
+            self._add_row_labels(record, n_rows)
         self._labels.append(self.asked.labelling.indices(labels, ""))
-        self._add_row_labels(record, n_rows)
         if fields.bag is not None:
             self.ids.append(_id(record.get(fields.bag), fields.bag))
         self.sizes.append(n_rows)
@@ -636,4 +646,5 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    may_lack_labels=True,
 )

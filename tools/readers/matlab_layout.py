@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.base import NONE, SourceError, SourceOptions
 
 I64 = NDArray[np.int64]
 
@@ -25,8 +25,6 @@ ROW_LABELS = {"y", "yr", "row_labels", "instance_labels", "inst_labels", "instan
 BAG_OF_ROW = {"xtb", "bag", "bags", "bag_id", "bag_ids", "bagid", "bag_index", "bag_of_row"}
 BAG_ORDER = {"b"}
 CLASS_NAMES = {"class_name", "class_names", "classes", "label_name", "label_names", "classname"}
-NONE = "none"
-"""Said for the row labels: there shall be none."""
 
 
 @dataclass(frozen=True, slots=True)

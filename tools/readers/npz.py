@@ -54,6 +54,7 @@ NAMES = {
     "shape": ("shape",),
 }
 """What each array is called, the first name that is there; CSR as scipy saves it."""
+LABEL_ROLES = ("label_offsets", "label_indices", "marks", "row_labels", "n_labels", "label_names")
 # Held whole while bags are read, with the bytes that an element takes then.
 HELD = {"bag_offsets": 8, "label_offsets": 8, "row_offsets": 8}
 
@@ -219,10 +220,13 @@ def _arrays(paths: Sequence[Path]) -> dict[str, Array]:
 def _roles(paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> dict[str, Array]:
     """Which array is what; names by options first."""
     found = arrays_in(paths)
-    names = dict(NAMES)
+    names, marks = dict(NAMES), options.label_columns
+    if options.no_labels:
+        marks = None
+        names = {role: called for role, called in names.items() if role not in LABEL_ROLES}
     for role, given in (
         ("rows", options.variables),
-        ("marks", options.label_columns if len(options.label_columns or ()) == 1 else None),
+        ("marks", marks if len(marks or ()) == 1 else None),
         ("row_labels", (options.row_label_column,) if options.row_label_column else None),
         ("bag_ids", (options.bag_column,) if options.bag_column else None),
     ):
@@ -399,7 +403,7 @@ class Corpus:
     def __init__(self, paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> None:
         roles = _roles(paths, options, arrays_in)
         self.where = str(paths[0])
-        self.roles = roles
+        self.roles, self.no_labels = roles, options.no_labels
         self.sparse = "rows" not in roles and {"values", "columns", "row_offsets"} <= roles.keys()
         if "rows" not in roles and not self.sparse:
             known = ", ".join(NAMES["rows"])
@@ -468,10 +472,13 @@ class Corpus:
                     "expected numbers of shape (bags, labels)"
                 )
             n_found = marks.shape[0]
+        elif self.no_labels:
+            self.label_offsets = np.zeros(self.n_bags + 1, np.int64)
+            n_found = self.n_bags
         else:
             raise SourceError(
                 f"{self.where} has no labels; save label_indptr and label_indices, or targets of "
-                "shape (bags, labels)"
+                "shape (bags, labels), or say --label-columns none"
             )
         if n_found != self.n_bags:
             raise SourceError(f"{self.where}: {self.n_bags:,} bags, but labels for {n_found:,}")
@@ -555,6 +562,8 @@ class Corpus:
             marks = self.values["marks"][start, stop]
             return labels_of_marks(marks, f"{self.where}, bags {start:,} to {stop:,}", places)
         offsets = self.label_offsets[start : stop + 1]
+        if self.no_labels:
+            return offsets, np.empty(0, np.int32)
         found = self.values["label_indices"][int(offsets[0]), int(offsets[-1])]
         if places is not None and len(found):
             outside = (found < 0) | (found >= len(places))
@@ -696,4 +705,5 @@ READER = Reader(
     tells=_tells,
     scan=_scan,
     read=_read,
+    may_lack_labels=True,
 )

@@ -51,7 +51,7 @@ class _Rows(NamedTuple):
     values: F64
 
 
-def _parse(lines: Lines) -> _Rows:
+def _parse(lines: Lines, options: SourceOptions) -> _Rows:
     """Rows of some lines; comments and empty lines are passed over."""
     offsets, labels, bags, sizes = [], [], [], []
     pairs: list[bytes] = []
@@ -66,7 +66,7 @@ def _parse(lines: Lines) -> _Rows:
                 "row belongs: 'labels qid:bag feature:value …'"
             )
         offsets.append(offset)
-        labels.append(words[0] if at else b"")
+        labels.append(words[0] if at and not options.no_labels else b"")
         bags.append(words[at][4:])
         sizes.append(len(words) - at - 1)
         pairs += words[at + 1 :]
@@ -232,7 +232,7 @@ def _scan_file(path: Path, found: _Pass, options: SourceOptions) -> Iterator[Spa
     size, packed = path.stat().st_size, compression_of(path) is not None
     start, n_before, last = 0, found.n_bags, b""
     for lines in line_blocks(path):
-        rows = _parse(lines)
+        rows = _parse(lines, options)
         found.add(rows)
         for row, bag in enumerate(rows.bags):
             if bag == last:
@@ -253,7 +253,7 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     making = _Making(scan, options)
     waiting: list[_Rows] = []
     for lines in line_blocks(span.path, span.start, span.stop, aligned=True):
-        rows = _parse(lines)
+        rows = _parse(lines, options)
         if not rows.bags:
             continue
         # The last bag may go on in the next lines.
@@ -386,4 +386,5 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    may_lack_labels=True,
 )

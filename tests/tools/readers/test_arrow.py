@@ -297,7 +297,11 @@ NAN, INF = float("nan"), float("inf")
         (LONG, {"labels": ("sea",)}, r", record 2: label 'sky' is not known; known: sea; add it"),
         (LONG | {"class": [1] * 4}, {}, r"columns 'labels' and 'class' may both hold labels; --l"),
         (LONG | {"id": [1] * 4}, {}, r"columns 'bag' and 'id' may both name the bag; --bag-column"),
-        ({"bag": [1], "f": [1]}, {}, r"which columns hold labels\? --label-columns names them; it"),
+        (
+            {"bag": [1], "f": [1]},
+            {},
+            r"which columns hold labels\? --label-columns names them, or says none; it",
+        ),
         ({"f": [1], "labels": [1]}, {}, r"which column names the bag of a row\? --bag-column says"),
         ({"bag": [1], "labels": [1]}, {}, r"no column of numbers for features; --feature-columns"),
         (

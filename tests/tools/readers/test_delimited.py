@@ -250,7 +250,7 @@ def test_csv__without_names_columns_are_called_by_number(tmp_path):
 def test_csv__columns_that_are_no_numbers_are_left_out_and_told(tmp_path):
     scan, block = read_text(tmp_path, "bag,f1,author,label_a\nx,1,me,1\n")
     assert block.rows.tolist() == [[1]]
-    assert scan.notes[-1] == "left out, no numbers: columns author"
+    assert scan.notes[-1] == "left out: columns author"
 
 
 def test_csv__a_mark_in_the_last_column_may_lack_the_end_of_its_line(tmp_path):

@@ -212,7 +212,11 @@ SPARSE = row([1], [1])
         ([], {}, r"a.jsonl is empty$"),
         ([[1]], {}, r"line 1: a list, expected an object, a line a bag$"),
         ([{"labels": []}], {}, r"which field holds the rows\? --feature-columns names it; the fir"),
-        ([{"rows": [[1]]}], {}, r"which field holds the labels\? --label-columns names it; the f"),
+        (
+            [{"rows": [[1]]}],
+            {},
+            r"which field holds the labels\? --label-columns names it, or says none; the f",
+        ),
         (
             [{**GOOD, "rows": []}],
             {},
