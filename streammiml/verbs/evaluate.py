@@ -15,6 +15,7 @@ from streammiml.verbs.show import Show
 
 # Labels that the readable table shows; --json has all of them.
 LABELS_SHOWN = 30
+NAME_WIDTH = 24
 _ARROWS = {"higher": "↑", "lower": "↓"}
 
 
@@ -62,21 +63,22 @@ def readable(figures: Mapping[str, Any]) -> Iterator[str]:
         if name in ("standard_errors", "per_label"):
             continue
         if isinstance(value, int):
-            yield f"{name.replace('_', ' '):<24} {value:,}"
+            yield f"{name.replace('_', ' '):<{NAME_WIDTH}} {value:,}"
             continue
         number = "undefined" if value is None else f"{value:.4f}"
         spread = f" ± {errors[name]:.4f}" if name in errors else ""
         arrow = _ARROWS[METRICS[name].better] if name in METRICS else ""
-        yield f"{name:<24} {number}{spread or ' ' * 9} {arrow}".rstrip()
+        yield f"{name:<{NAME_WIDTH}} {number}{spread or ' ' * 9} {arrow}".rstrip()
     table = figures.get("per_label")
     if table is None:
         return
+    shown = [(str(row.get("name", row["label"])), row) for row in table[:LABELS_SHOWN]]
+    width = max([NAME_WIDTH, *(len(name) for name, _ in shown)])
     yield ""
-    yield f"{'label':<24} {'support':>9} {'predicted':>9} precision  recall      f1"
-    for row in table[:LABELS_SHOWN]:
-        name = str(row.get("name", row["label"]))[:24]
+    yield f"{'label':<{width}} {'support':>9} {'predicted':>9} precision  recall      f1"
+    for name, row in shown:
         yield (
-            f"{name:<24} {row['support']:>9,} {row['predicted']:>9,} "
+            f"{name:<{width}} {row['support']:>9,} {row['predicted']:>9,} "
             f"{row['precision']:>9.4f} {row['recall']:>7.4f} {row['f1']:>7.4f}"
         )
     if len(table) > LABELS_SHOWN:

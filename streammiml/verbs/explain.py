@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from streammiml.tell.explain import explain as explain_model
 from streammiml.verbs.pool import PoolOptions, given
 from streammiml.verbs.show import Show
+from streammiml.verbs.tables import print_table, table_of
 
 # Labels that the readable table shows; explanation.json has all of them.
 LABELS_SHOWN = 30
@@ -60,19 +60,17 @@ def explain(
     if json:
         print(json_format.dumps(said))
         return
-    console = Console()
-    console.print(readable(said))
+    print_table(readable(said))
     if len(said["labels"]) > LABELS_SHOWN:
         print(f"… {len(said['labels']):,} labels in all; {out}/explanation.json has every one")
 
 
 def readable(said: Mapping[str, Any]) -> Table:
     """A line a sub-concept: its share, and the bags and rows most typical of it."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("label", "sub-concept", "bags", "share", "right", "most typical (bag:row)"):
-        table.add_column(name, justify="left" if name[0] in "lm" else "right", no_wrap=True)
+    columns = ("label", "sub-concept", "bags", "share", "right", "most typical (bag:row)")
+    table = table_of(columns, left=(columns[0], columns[-1]))
     for label in said["labels"][:LABELS_SHOWN]:
-        name = str(label["label"] if label["name"] is None else label["name"])[:24]
+        name = str(label["label"] if label["name"] is None else label["name"])
         for concept in label["subconcepts"]:
             right = concept["n_bags_with_label"]
             shown = (f"{each['bag_id']}:{each['row']}" for each in concept["typical"][:BAGS_SHOWN])
@@ -86,5 +84,5 @@ def readable(said: Mapping[str, Any]) -> Table:
             )
             name = ""
         if label["empty"]:
-            table.add_row(name, "empty:", ", ".join(map(str, label["empty"])), "", "", "")
+            table.add_row(name, "empty:", "", "", "", ", ".join(map(str, label["empty"])))
     return table

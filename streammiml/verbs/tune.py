@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.search.tune import METRICS, TuneProgress
 from streammiml.search.tune import tune as tune_store
+from streammiml.verbs.tables import print_table, table_of
 from streammiml.verbs.train import Options, merged
 
 ROWS_SHOWN = 10
@@ -79,7 +79,7 @@ def tune(
     if json:
         print(json_format.dumps(said))
         return
-    Console().print(readable(said))
+    print_table(readable(said))
     print(f"{said['steps']:,} steps, {said['share_of_grid']:.0%} of what the full grid may take")
     print(f"{run}/settings.toml has the winner, for streammiml train --config")
     if train:
@@ -90,9 +90,7 @@ def readable(said: Mapping[str, Any]) -> Table:
     """The best settings, the winner first."""
     rows = [row for row in said["table"] if row["finished"]][:ROWS_SHOWN]
     varied = [name for name in said["table"][0] if name not in _COUNTS]
-    table = Table(box=None, pad_edge=False)
-    for name in (*varied, "folds", "ranking loss", "hamming loss", "average precision"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = table_of((*varied, "folds", "ranking loss", "hamming loss", "average precision"))
     for row in rows:
         spread = row["standard_error"]
         loss = "diverged" if row["ranking_loss"] is None else f"{row['ranking_loss']:.4f}"

@@ -61,6 +61,15 @@ def test_readable__shows_undefined_figures_and_the_first_labels_only():
     assert len(lines) == LABELS_SHOWN + 5
 
 
+def test_readable__shows_names_whole_however_long():
+    row = {"support": 1, "predicted": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
+    names = ["sea", "a label " * 20]
+    table = [{"label": i, **row, "name": name} for i, name in enumerate(names)]
+    *_, head, sea, long = readable({"per_label": table, "standard_errors": {}})
+    assert long.startswith(names[1])
+    assert len(head) == len(sea) == len(long)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
