@@ -471,10 +471,20 @@ def load_tensors(
         if (path.parent / "_streammiml").is_dir():
             said = f"{path.parent} is a store, and a {kind} is needed here; the model comes first"
             raise StreammimlError(said) from None
+        if (path.parent / "trials").is_dir():
+            raise StreammimlError(_no_model_of_search(path)) from None
         raise StreammimlError(f"{path} does not exist; a {kind} file is needed") from None
     except (OSError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or "it does not fit in memory"
         raise StreammimlError(f"{path} cannot be read: {reason}") from error
+
+
+def _no_model_of_search(path: Path) -> str:
+    """What to give instead of the folder of a search."""
+    winner = path.parent / "winner"
+    if (winner / path.name).exists():
+        return f"{path.parent} is a search by tune; its model is in {winner}"
+    return f"{path.parent} is a search by tune without a model; tune --train makes {winner}"
 
 
 def _read(

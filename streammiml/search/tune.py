@@ -21,6 +21,7 @@ from streammiml.cluster import Pool, open_pool
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn.prepare import prepare
+from streammiml.learn.progress import Progress
 from streammiml.learn.state import state_bytes
 from streammiml.learn.trainer import train
 from streammiml.learn.usual import EPOCHS, resolved
@@ -104,6 +105,7 @@ def tune(
     workers: int | None = None,
     scheduler: str | None = None,
     watch: Callable[[TuneProgress], None] = lambda _: None,
+    watch_winner: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Find the settings of the lowest ranking loss by cross validation on the bags of a store.
 
@@ -138,6 +140,8 @@ def tune(
         Address of a running Dask scheduler to use instead.
     watch
         Called with how far it is after each trial.
+    watch_winner
+        Called with how far the training of the winner is, as ``watch`` of ``train``.
 
     Returns
     -------
@@ -178,7 +182,8 @@ def tune(
         folder.finish({"n_settings": len(settings)})
         if train_winner:
             best = replace(base, **said["winner"])
-            train(store, best, run=folder.path / WINNER, resume=True)
+            winner = folder.path / WINNER
+            train(store, best, run=winner, resume=True, watch=watch_winner)
     return said
 
 

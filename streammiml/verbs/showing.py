@@ -20,7 +20,10 @@ LIVE_SECONDS = 0.2
 
 
 class Show:
-    """A watcher of training; a context that leaves the terminal as it was."""
+    """A watcher of training; a context that leaves the terminal as it was.
+
+    The line begins to live with the first moment: there may be other things to show before.
+    """
 
     def __init__(self) -> None:
         self._held = _memory_held()
@@ -33,8 +36,6 @@ class Show:
         self._last: Progress | None = None
 
     def __enter__(self) -> Show:
-        if self._live is not None:
-            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,6 +46,8 @@ class Show:
         """Show a moment, unless the last one was just now; before the first, how bags are mixed."""
         if self._last is None:
             self._console.print(progress.mixing, soft_wrap=True)
+            if self._live is not None:
+                self._live.start()
         self._last = progress
         if progress.validation_loss is not None:
             self._loss = progress.validation_loss

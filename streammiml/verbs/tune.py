@@ -11,10 +11,15 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.table import Table
 
+from streammiml.bags.store import open_store
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.search.tune import METRICS, TuneProgress
+from streammiml.learn.origin import Witness
+from streammiml.learn.progress import Progress
+from streammiml.learn.trainer import Stopped
+from streammiml.search.tune import METRICS, WINNER, TuneProgress
 from streammiml.search.tune import tune as tune_store
+from streammiml.verbs.showing import Show
 from streammiml.verbs.tables import print_table, table_of
 from streammiml.verbs.train import Options, merged
 
@@ -33,7 +38,7 @@ def tune(
     scheduler: str | None = None,
     config: Path | None = None,
     options: Annotated[Options | None, Parameter(name="*")] = None,
-) -> None:
+) -> int:
     """Find settings by cross validation on one store or several; run again, it goes on.
 
     Parameters
@@ -64,26 +69,44 @@ def tune(
     settings = merged(options, config)
     if settings.threads > 1:
         raise StreammimlError("each trial takes one thread; --workers says how many run at a time")
-    said = tune_store(
-        stores,
-        run,
-        TrainConfig(**settings.recorded()),
-        grid=grid,
-        folds=folds,
-        halving=halving,
-        train_winner=train,
-        workers=workers,
-        scheduler=scheduler,
-        watch=_Show(),
-    )
+    store = open_store(stores)
+    show, witness = Show(), Witness(store, Path(run) / WINNER)
+
+    def watch_winner(progress: Progress) -> None:
+        show(progress)
+        witness(progress)
+
+    try:
+        with show:
+            said = tune_store(
+                store,
+                run,
+                TrainConfig(**settings.recorded()),
+                grid=grid,
+                folds=folds,
+                halving=halving,
+                train_winner=train,
+                workers=workers,
+                scheduler=scheduler,
+                watch=_Show(),
+                watch_winner=watch_winner,
+            )
+    except Stopped as stop:
+        witness.finish()
+        print(f"streammiml: {stop} of the winner; the same command goes on", file=sys.stderr)
+        return 128 + stop.number
+    witness.finish()
+    for line in show.summary():
+        print(line, file=sys.stderr)
     if json:
         print(json_format.dumps(said))
-        return
+        return 0
     print_table(readable(said))
     print(f"{said['steps']:,} steps, {said['share_of_grid']:.0%} of what the full grid may take")
     print(f"{run}/settings.toml has the winner, for streammiml train --config")
     if train:
         print(f"{run}/winner has its model, trained on all bags")
+    return 0
 
 
 def readable(said: Mapping[str, Any]) -> Table:

@@ -156,12 +156,19 @@ def test_tune__refuses_to_mix_searches(store, found, tmp_path):
 
 def test_tune__trains_the_winner_on_all_bags(store, tmp_path):
     grid = {"step_size": [0.05, 0.1]}
-    said = tune(store, tmp_path / "run", BASE, grid=grid, threads=2, train_winner=True)
+    seen = []
+    options = {"grid": grid, "threads": 2, "train_winner": True, "watch_winner": seen.append}
+    said = tune(store, tmp_path / "run", BASE, **options)
+    assert seen[-1].step == max(each.step for each in seen) > 0
     model = sm.load_model(tmp_path / "run" / "winner")
     want = sm.train(store, replace(BASE, **said["winner"]))
     assert model.labels.tobytes() == want.labels.tobytes()
+    with pytest.raises(
+        StreammimlError, match=r"run is a search by tune; its model is in .*winner$"
+    ):
+        sm.load_model(tmp_path / "run")
     # Again: everything is there.
-    assert tune(store, tmp_path / "run", BASE, grid=grid, threads=2, train_winner=True) == said
+    assert tune(store, tmp_path / "run", BASE, **options) == said
 
 
 def test_tune__bags_in_memory(store, found):

@@ -2,10 +2,12 @@
 
 import json
 import re
+import signal
 
 import pytest
 
 from streammiml.verbs.main import run
+from streammiml.verbs.showing import Show
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -32,11 +34,35 @@ def test_tune__prints_a_table_and_writes_settings_that_train_takes(store, tmp_pa
     assert re.search(r"^ +\d +0\.\d+ +3 +0\.\d{4} ± 0\.\d{4} +0\.\d{4} +0\.\d{4}", text, re.M)
     assert re.search(r"^[\d,]+ steps, \d+% of what the full grid may take$", text, re.M)
     assert "rung 4 of 4: 4 of 4 trials, best ranking loss" in err
+    assert re.search(r"^epoch \d+/\d+, step [\d,]+, [\d,]+ steps/s", err, re.M)
+    assert re.search(r"^time: .*kernel \d+%, reading \d+%", err, re.M)
     assert (out / "winner" / "model.safetensors").exists()
+    assert (out / "winner" / "origin.json").exists()
     assert run(words(store, out, tmp_path, "--workers", "1", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["n_settings"] == 4
     again = ["train", store, str(tmp_path / "run"), "--config", str(out / "settings.toml")]
     assert run(again) == 0
+
+
+@pytest.mark.slow
+def test_tune__a_signal_while_the_winner_is_trained_is_told_and_gone_on_after(
+    store, tmp_path, capsys, monkeypatch
+):
+    out, more = tmp_path / "search", ("--workers", "1", "--train")
+    with monkeypatch.context() as patch:
+        patch.setattr(Show, "__call__", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert run(words(store, out, tmp_path, *more)) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"streammiml: stopped at step \d+ of the winner; the same .* goes on", last)
+    assert not (out / "winner" / "model.safetensors").exists()
+    assert run(["evaluate", str(out), store]) == 2
+    said = f"{out} is a search by tune without a model; tune --train makes {out / 'winner'}"
+    assert said in capsys.readouterr().err
+    assert run(words(store, out, tmp_path, *more)) == 0
+    capsys.readouterr()
+    assert run(["evaluate", str(out), store]) == 2
+    assert f"{out} is a search by tune; its model is in {out / 'winner'}" in capsys.readouterr().err
+    assert run(["evaluate", str(out / "winner"), store]) == 0
 
 
 @pytest.mark.parametrize(
