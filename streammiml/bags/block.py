@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.offsets import from_sizes, gather
+from streammiml.errors import StreammimlError
 
 I64 = NDArray[np.int64]
 
@@ -20,6 +21,18 @@ def _int32(numbers: Sequence[int]) -> NDArray[np.int32]:
         found.dtype.kind in "iu" and found.min() >= -(2**31) and found.max() < 2**31
     )
     return found.astype(np.int32) if fits else found
+
+
+def check_shapes(bags: Sequence[Any]) -> None:
+    """Refuse bags that are not all (rows, features), of as many features as the first has."""
+    first: tuple[int, ...] = np.shape(bags[0]) if len(bags) else ()
+    for number, bag in enumerate(bags):
+        shape = np.shape(bag)
+        if len(shape) != 2 or shape[1] != first[1]:
+            raise StreammimlError(
+                f"bag {number} has shape {shape}, expected (rows, "
+                f"{first[1] if len(first) == 2 else 'features'})"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,10 +171,13 @@ class BagBlock:
         row_labels: Sequence[Sequence[int]] | None = None,
         bag_ids: Sequence[str] | None = None,
     ) -> BagBlock:
-        """Join dense bags, each (rows, features), with the labels of each.
+        """Join dense bags, at least one, each (rows, features), with the labels of each.
 
         Labels that are no 32-bit integers stay as they are, for the writer to refuse.
         """
+        if not len(bags):
+            raise StreammimlError("there are no bags to join")
+        check_shapes(bags)
         return cls(
             bag_offsets=from_sizes([len(bag) for bag in bags]),
             rows=np.concatenate(bags),

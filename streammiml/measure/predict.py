@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.block import BagBlock
+from streammiml.bags.block import BagBlock, check_shapes
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
@@ -37,7 +38,7 @@ from streammiml.measure.scored import (
 from streammiml.model import Model, load_model
 from streammiml.scoring import Scorer
 
-InMemory = BagBlock | Sequence[NDArray[Any]]
+InMemory = BagBlock | Sequence[NDArray[Any]] | NDArray[Any]
 
 # Raised when parts of this version would differ from those of the one before.
 VERSION = 1
@@ -88,9 +89,9 @@ def predict(
 ) -> Predictions | dict[str, Any]:
     """Score bags: those of a store into a folder, or a few in memory.
 
-    Bags in memory (a list of arrays (rows, features), or a block) are scored here and now, and
-    come back as :class:`Predictions`. A model that is used again should be the same object: it is
-    made ready once.
+    Bags in memory (arrays (rows, features), an array (bags, rows, features), or a block) are scored
+    here and now, and come back as :class:`Predictions`. A model that is used again should be the
+    same object: it is made ready once.
 
     The bags of a store are scored on Dask, and written to the folder ``out`` in parts. Run again
     it reads the parts that are there, which takes little beside scoring, and writes those that are
@@ -146,7 +147,7 @@ def predict(
     >>> pq.read_table("predictions").num_rows
     100
     """
-    if isinstance(store, BagBlock) or _is_arrays(store):
+    if not _is_store(store):
         if out is not None:
             raise StreammimlError("bags in memory are not written; leave out, or name a store")
         return predict_bags(model, store)
@@ -254,25 +255,40 @@ def _ready(model: Model) -> Scorer:
     return Scorer(model)
 
 
-def _is_arrays(store: Any) -> bool:
-    """Whether these are bags in memory rather than something to open; no bags at all are."""
-    if isinstance(store, str | os.PathLike | Bags):
-        return False
-    return all(isinstance(each, np.ndarray) for each in store)
+def _is_store(store: Any) -> bool:
+    """Whether this is something to open, or open, rather than bags in memory; no bags are none."""
+    if isinstance(store, list | tuple) and store:
+        return all(isinstance(each, str | os.PathLike) for each in store)
+    return isinstance(store, str | os.PathLike | Bags)
 
 
-def _block(bags: Sequence[NDArray[Any]]) -> BagBlock:
-    for number, bag in enumerate(bags):
-        if bag.ndim != 2 or bag.shape[1] != bags[0].shape[1]:
-            raise StreammimlError(
-                f"bag {number} has shape {bag.shape}, expected (rows, "
-                f"{bags[0].shape[-1] if bags[0].ndim == 2 else 'features'})"
-            )
-    rows = np.concatenate(bags) if bags else np.empty((0, 0), np.float32)
+def _block(bags: Any) -> BagBlock:
+    if not isinstance(bags, Sequence) and np.ndim(bags) == 0:
+        raise StreammimlError(
+            f"{type(bags).__name__} is no store and no bags; expected a store, paths of stores, or "
+            "a list of arrays (rows, features)"
+        )
+    arrays = [_array(bag, number) for number, bag in enumerate(bags)]
+    check_shapes(arrays)
+    rows = np.concatenate(arrays) if arrays else np.empty((0, 0), np.float32)
     if rows.dtype.kind not in "iuf" or rows.dtype == np.float64 or rows.dtype.itemsize > 4:
         rows = rows.astype(np.float32)
     nothing = np.zeros(len(bags) + 1, np.int64)
-    return BagBlock(from_sizes([len(bag) for bag in bags]), rows, nothing, np.empty(0, np.int32))
+    return BagBlock(from_sizes([len(bag) for bag in arrays]), rows, nothing, np.empty(0, np.int32))
+
+
+def _array(bag: Any, number: int) -> NDArray[Any]:
+    """A bag whose values are numbers; objects that are some become such."""
+    if not isinstance(bag, np.ndarray):
+        raise StreammimlError(
+            f"bag {number} is a {type(bag).__name__}, expected an array (rows, features)"
+        )
+    if bag.dtype == object:
+        with suppress(TypeError, ValueError):
+            return bag.astype(np.float64)
+    if bag.dtype.kind not in "biuf":
+        raise StreammimlError(f"bag {number} holds {bag.dtype}, expected numbers")
+    return bag
 
 
 def _record(model: Model, store: Bags, plan: OutPlan, format: str) -> dict[str, Any]:

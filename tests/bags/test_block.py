@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.errors import StreammimlError
 from tests.stores import as_sparse, assert_equal, assert_same, made_block, plain
 from tests.strategies import blocks
 
@@ -85,3 +86,16 @@ def test_nbytes__counts_every_array():
     packed = as_sparse(plain(block))
     held = packed.rows.offsets.nbytes + packed.rows.columns.nbytes + packed.rows.values.nbytes
     assert packed.nbytes == index + held
+
+
+@pytest.mark.parametrize(
+    ("bags", "message"),
+    [
+        ([np.ones((2, 3)), np.ones((2, 4))], r"^bag 1 has shape \(2, 4\), expected \(rows, 3\)$"),
+        ([np.ones(3)], r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
+        ([], "^there are no bags to join$"),
+    ],
+)
+def test_from_bags__names_a_bag_that_does_not_fit(bags, message):
+    with pytest.raises(StreammimlError, match=message):
+        BagBlock.from_bags(bags, [[0]] * len(bags))

@@ -446,6 +446,19 @@ def test_predict__bags_in_memory_as_a_store_of_them(one, tmp_path):
             assert found.subconcepts[bag].tolist() == row["subconcepts"]
 
 
+def test_predict__arrays_of_bags_as_lists_of_them():
+    bags = np.random.default_rng(0).normal(size=(5, 4, 3)).astype(np.float32)
+    some = np.empty(2, object)
+    some[:] = [bags[0], bags[1, :3]]
+    for given_bags in (bags, some):
+        found, want = predict(MODEL, given_bags), predict(MODEL, list(given_bags))
+        assert len(found) == len(given_bags)
+        assert found.scores.tobytes() == want.scores.tobytes()
+    numbers = [bags[0].astype(object)]
+    assert predict(MODEL, numbers).scores.tobytes() == predict(MODEL, bags[:1]).scores.tobytes()
+    assert len(predict(MODEL, bags[:0])) == 0
+
+
 def test_predict__from_four_threads_and_after_a_fork():
     block = made_block(N_BAGS)
     want = predict(MODEL, block).scores
@@ -471,6 +484,25 @@ def test_predict__no_bags_in_memory():
         ([np.ones(3)], r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
         ([np.ones((2, 3)), np.ones((0, 3))], "^bag 1 has no rows; leave it out$"),
         ([np.full((1, 3), np.nan)], "^bags in memory: bag 0 has a score that is no finite number"),
+        ([np.ones((2, 3)), np.ones(3)], r"^bag 1 has shape \(3,\), expected \(rows, 3\)$"),
+        (
+            [np.ones((2, 3)), [[1, 2, 3]]],
+            r"^bag 1 is a list, expected an array \(rows, features\)$",
+        ),
+        ([np.ones((2, 3)), "x.zarr"], r"^bag 1 is a str, expected an array \(rows, features\)$"),
+        ([np.array([[1, 2, "a"]], object)], "^bag 0 holds object, expected numbers$"),
+        ([np.array([["a", "b", "c"]])], "^bag 0 holds <U1, expected numbers$"),
+        ([np.ones((1, 3), complex)], "^bag 0 holds complex128, expected numbers$"),
+        (np.ones((4, 3)), r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
+        (np.ones((1, 2, 2, 3)), r"^bag 0 has shape \(2, 2, 3\), expected \(rows, features\)$"),
+        (np.ones((2, 0, 3)), "^bag 0 has no rows; leave it out$"),
+        (np.ones(3), r"^bag 0 is a float64, expected an array \(rows, features\)$"),
+        (np.array(1.0), "^ndarray is no store and no bags; expected a store, paths of stores, or"),
+        (None, "^NoneType is no store and no bags; expected a store, paths of stores, or a list"),
+        (
+            (bag for bag in [np.ones((2, 3))]),
+            "^generator is no store and no bags; expected a store",
+        ),
     ],
 )
 def test_predict__refuses_bags_in_memory_that_cannot_be(bags, message):
