@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole, parse_size
 from streammiml.measure.concepts import Concepts, concepts_of_part
 from streammiml.measure.folder import PartFolder, as_json, written_whole
+from streammiml.measure.lines import bag_lines
 from streammiml.measure.parts import OutPlan
 from streammiml.measure.pieces import whole
 from streammiml.measure.predict import model_digest, write_predictions
@@ -22,6 +23,7 @@ from streammiml.measure.scored import BLOCK_BYTES, ModelLike, StoreLike, Watch, 
 from streammiml.model import Model
 
 BAGS, TABLE, SUMMARY = "bags", "subconcepts.parquet", "explanation.json"
+LINES = "bags.jsonl"
 
 
 def explain_store(
@@ -30,6 +32,8 @@ def explain_store(
     out: str | os.PathLike[str],
     *,
     typical: int = 10,
+    jsonl: bool = False,
+    draw: Callable[[Mapping[str, Any], Path], object] = lambda *_: None,
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -45,6 +49,9 @@ def explain_store(
 
     A sub-concept of a label holds the bags that are predicted the label because of it. ``typical``
     bags of each, with their key rows, are named: those of the highest scores.
+
+    ``jsonl``: the key instances of every bag as JSON lines too, in ``bags.jsonl``. ``draw`` is
+    called with what was found and the folder, before the folder counts as complete.
     """
     check_whole("typical", typical, 1)
     most = parse_size(block_bytes, option="block_bytes")
@@ -66,13 +73,17 @@ def explain_store(
     ):
         folder.reopen()
         bags = folder.path / BAGS
-        write_predictions(pool, model, store, bags, block_bytes=most, watch=watch)
+        counts = write_predictions(pool, model, store, bags, block_bytes=most, watch=watch)
         found = _concepts(pool, model, store, bags, typical)
         said = explanation(model, store, found)
         with written_whole(folder.path / TABLE) as file:
             pq.write_table(_table(said), file)
         with written_whole(folder.path / SUMMARY) as file:
             file.write(as_json(said))
+        if jsonl:
+            with written_whole(folder.path / LINES) as file:
+                file.writelines(bag_lines(bags, counts["n_parts"]))
+        draw(said, folder.path)
         folder.finish({"n_bags": found.n_bags})
     return said
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from streammiml.errors import StreammimlError
@@ -37,7 +37,8 @@ def explain(
         Rows are images of this size, ``28x28`` or ``32x32x3``: draw contact sheets of them, of the
         sub-concepts of each label and of key instances.
     options
-        ``typical``: bags named for each sub-concept (10). ``threads``, ``workers``, ``scheduler``,
+        ``typical``: bags named for each sub-concept (10). ``jsonl``: the key instances of every bag
+        as JSON lines too. ``threads``, ``workers``, ``scheduler``,
         ``worker_memory``, ``block_bytes``, ``watch``: as in :func:`~streammiml.predict`.
 
     Examples
@@ -49,14 +50,10 @@ def explain(
     ['bag', 'bag_id', 'row', 'score']
     """
     model, store = opened(model, store)
-    shape = sheets = None
     if image is not None:
         shape = image_shape(image, store.n_features)
-        sheets = _sheets()
-    said = explain_store(model, store, out, **options)
-    if sheets is not None:
-        sheets.draw_sheets(said, model, store, Path(out), shape)
-    return said
+        options["draw"] = partial(_sheets().draw_sheets, model=model, store=store, shape=shape)
+    return explain_store(model, store, out, **options)
 
 
 def image_shape(text: str, n_features: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from streammiml.bags.views import Bags
+from streammiml.measure.folder import written_whole
 from streammiml.measure.predict import predict_bags
-from streammiml.model import Model, write_whole
+from streammiml.model import Model
 
 INCH = 0.8
 SHEETS = 50
@@ -25,7 +25,7 @@ ROWS_SHOWN = 16
 
 
 def draw_sheets(
-    said: Mapping[str, Any], model: Model, store: Bags, folder: Path, shape: tuple[int, ...]
+    said: Mapping[str, Any], folder: Path, *, model: Model, store: Bags, shape: tuple[int, ...]
 ) -> int:
     """Draw ``subconcepts-LABEL.png`` of each label and ``key_instances.png``; how many there are.
 
@@ -133,6 +133,5 @@ def name_of(label: Mapping[str, Any]) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG that says nothing of when and by what it was made."""
-    raw = io.BytesIO()
-    figure.savefig(raw, format="png", metadata={"Software": None})
-    write_whole(path, [raw.getvalue()])
+    with written_whole(path) as file:
+        figure.savefig(file, format="png", metadata={"Software": None})

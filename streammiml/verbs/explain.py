@@ -27,6 +27,7 @@ def explain(
     *,
     typical: int = 10,
     image: str | None = None,
+    jsonl: Annotated[bool, Parameter(negative="")] = False,
     json: bool = False,
     pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
 ) -> None:
@@ -44,6 +45,8 @@ def explain(
         Bags named for each sub-concept, those of the highest scores.
     image
         Rows are images of this size, 28x28 or 32x32x3: draw contact sheets.
+    jsonl
+        Write the key instances of every bag as JSON lines too, in OUT/bags.jsonl.
     json
         Print everything as one JSON object, for machines.
     """
@@ -54,6 +57,7 @@ def explain(
             out,
             image=image,
             typical=typical,
+            jsonl=jsonl,
             **given(pool),
             watch=show,
         )

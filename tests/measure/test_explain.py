@@ -72,6 +72,33 @@ def test_explain__agrees_with_a_plain_loop_over_predictions(store, tmp_path):
     assert sum(row["n_bags"] for row in table) == sum(len(row["labels"]) for row in records)
 
 
+def test_explain__says_of_every_bag_in_a_line_what_its_record_says(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(parts, "N_PARTS", 5)
+    explain_store(MODEL, store, tmp_path / "out")
+    assert not (tmp_path / "out" / "bags.jsonl").exists()
+    explain_store(MODEL, store, tmp_path / "out", jsonl=True)
+    records = ds.dataset(tmp_path / "out" / "bags").to_table().to_pylist()
+    lines = (tmp_path / "out" / "bags.jsonl").read_text().splitlines()
+    assert len(lines) == N_BAGS
+    for line, row in zip(map(json.loads, lines), records, strict=True):
+        assert (line["bag"], line["bag_id"]) == (row["bag"], row["bag_id"])
+        assert [each["label"] for each in line["labels"]] == row["labels"]
+        assert [each["name"] for each in line["labels"]] == row["label_names"]
+        assert [each["row"] for each in line["labels"]] == row["key_instances"]
+        assert [each["subconcept"] for each in line["labels"]] == row["subconcepts"]
+        scores = [row["scores"][label] for label in row["labels"]]
+        assert [each["score"] for each in line["labels"]] == scores
+
+
+def test_explain__lines_have_no_names_where_labels_have_none(tmp_path):
+    bags = write_store(tmp_path / "x.zarr", plain(made_block(12)), n_labels=4)
+    explain_store(MODEL, bags, tmp_path / "out", jsonl=True)
+    lines = map(json.loads, (tmp_path / "out" / "bags.jsonl").read_text().splitlines())
+    named = [each["name"] for line in lines for each in line["labels"]]
+    assert set(named) == {None}
+
+
 @settings(max_examples=8)
 @given(n_parts=st.integers(1, 12), group=st.integers(1, 2000), threads=st.integers(1, 2))
 def test_explain__is_the_same_however_it_is_cut(store, n_parts, group, threads):

@@ -1,5 +1,6 @@
 """Pictures: drawn for labels that hold bags, of the right rows, the same bytes every time."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -10,8 +11,11 @@ from streammiml.errors import StreammimlError
 from streammiml.model import LabelRule
 from streammiml.tell.explain import image_shape
 from tests.measure.models import made_model
-from tests.stores import made_block, write_store
+from tests.stores import content, made_block, write_store
 
+FigureCanvasAgg = pytest.importorskip(
+    "matplotlib.backends.backend_agg", reason="matplotlib is not installed"
+).FigureCanvasAgg
 sheets = pytest.importorskip("streammiml.tell.sheets", reason="matplotlib is not installed")
 MODEL = made_model(n_features=12, rule=LabelRule(), subconcepts=2)
 
@@ -33,6 +37,32 @@ def test_explain__draws_a_sheet_for_each_label_that_holds_bags(store, tmp_path):
         raw = (tmp_path / "out" / name).read_bytes()
         assert raw.startswith(b"\x89PNG")
         assert raw == (tmp_path / "three" / name).read_bytes()
+
+
+def test_explain__killed_while_it_draws_is_not_complete_and_leaves_nothing_half(
+    store, tmp_path, monkeypatch
+):
+    sm.explain(MODEL, store, tmp_path / "clean", image="3x4", typical=5)
+    out, drawn = tmp_path / "out", []
+
+    def die_at_the_second(self, file, **options):
+        drawn.append(self)
+        if len(drawn) == 2:
+            file.write(b"\x89PNG half")
+            file.flush()
+            # As a kill leaves it: under its passing name.
+            shutil.copy(file.name, out / f".x.png.{'0' * 8}.partial")
+            raise KeyboardInterrupt
+        return FigureCanvasAgg(self).print_figure(file, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sheets.Figure, "savefig", die_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            sm.explain(MODEL, store, out, image="3x4", typical=5)
+    assert len(list(out.glob("*.png"))) == 1
+    assert not (out / "_SUCCESS").exists()
+    sm.explain(MODEL, store, out, image="3x4", typical=5)
+    assert content(out) == content(tmp_path / "clean")
 
 
 def pictures(axes):

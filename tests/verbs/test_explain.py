@@ -27,7 +27,8 @@ def test_explain__prints_a_table_and_writes_everything(model, tiny, tmp_path, ca
     assert {"bags", "explanation.json", "subconcepts.parquet", "_SUCCESS"} <= {
         path.name for path in out.iterdir()
     }
-    assert run(["explain", str(model), str(tiny.path), str(out), "--json"]) == 0
+    assert run(["explain", str(model), str(tiny.path), str(out), "--json", "--jsonl"]) == 0
+    assert len((out / "bags.jsonl").read_text().splitlines()) == 12
     assert json.loads(capsys.readouterr().out) == json.loads((out / "explanation.json").read_text())
 
 
