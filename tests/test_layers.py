@@ -37,7 +37,10 @@ FEWER = {
     "fetching": ["jit", "fast_crc"],
     "checksum": [],
     "scoring": ["model", "bags", "kernel"],
-    "measure": [*FOUNDATION, "model", "cluster", "bags", "blocks", "kernel", "scoring", "measure"],
+    "measure": [
+        *(*FOUNDATION, "drawing", "model", "cluster", "bags", "blocks", "kernel", "scoring"),
+        "measure",
+    ],
 }
 HOMES = {
     "zarr": {"bags", "measure"},

@@ -127,8 +127,11 @@ def measure_piece(
 ) -> Partials:
     """One task: read, score and measure, with scores of ``block_bytes`` at a time."""
     parts = (
-        measured(scored(scorer.rule, block, found), metrics)
-        for _, block, found in scored_blocks(piece, scorer, block_bytes)
+        measured(
+            scored(scorer.rule, block, found, piece.cut(first, first + len(block)).bag_numbers()),
+            metrics,
+        )
+        for first, block, found in scored_blocks(piece, scorer, block_bytes)
     )
     return reduce(lambda one, other: combined(metrics, one, other), parts)
 

@@ -71,6 +71,8 @@ class ScoredBlock:
     """(n + 1,) in rows."""
     row_labels: NDArray[np.int32] | None = None
     """(rows,) Label of each row, −1 where unknown; None where the store has none."""
+    numbers: I64 | None = None
+    """(n,) What a bag is known by, however bags are cut or ordered; None where nobody asks."""
 
     @property
     def n_bags(self) -> int:

@@ -86,6 +86,16 @@ class Piece:
             return self.source.view(self.numbers).labels(0, len(self.numbers))
         return self.source.labels(self.start, self.stop)
 
+    def bag_numbers(self) -> I64:
+        """Numbers of the bags in the store behind, however many views lie between."""
+        if self.numbers is not None:
+            return self.numbers
+        store, numbers = self.source, np.arange(self.start, self.stop)
+        while isinstance(store, StoreView):
+            numbers = store.indices[numbers]
+            store = store.base
+        return numbers
+
     def bag_ids(self) -> list[str] | I64:
         """Names of the bags, or the numbers that stand for them where a store has none."""
         if not self.source.has_bag_ids and not isinstance(self.source, StoreView):

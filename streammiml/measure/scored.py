@@ -8,6 +8,7 @@ from os import PathLike
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.store import open_store
@@ -75,7 +76,7 @@ def scored_blocks(
 ) -> Iterator[tuple[int, BagBlock, Scores]]:
     """Read a piece, and score as many of its bags at a time as have scores of ``block_bytes``.
 
-    Yields the number of the first bag, the bags, and their scores, all of them finite.
+    Yields the place of the first bag, the bags, and their scores, all of them finite.
     """
     block = piece.read()
     step = max(1, block_bytes // (LABEL_BYTES * (scorer.n_labels + 1)))
@@ -97,8 +98,10 @@ def check_finite(found: Scores, first: int, name: str) -> None:
         )
 
 
-def scored(rule: LabelRule, block: BagBlock, found: Scores) -> ScoredBlock:
-    """A block of bags with what a model found in it."""
+def scored(
+    rule: LabelRule, block: BagBlock, found: Scores, numbers: NDArray[np.int64] | None = None
+) -> ScoredBlock:
+    """A block of bags with what a model found in it; ``numbers`` (n,) are those of the bags."""
     scores = np.ascontiguousarray(found.value[:, :-1])
     dummy = found.value[:, -1]
     return ScoredBlock(
@@ -110,4 +113,5 @@ def scored(rule: LabelRule, block: BagBlock, found: Scores) -> ScoredBlock:
         key_rows=found.row,
         bag_offsets=block.bag_offsets,
         row_labels=block.row_labels,
+        numbers=numbers,
     )

@@ -109,7 +109,14 @@ def survey_piece(
 ) -> Part:
     """One task: read, score and look, with scores of ``block_bytes`` at a time."""
     parts = (
-        _looked_at(scored(scorer.rule, block, found), found, first, metrics, shape, typical)
+        _looked_at(
+            scored(scorer.rule, block, found, piece.cut(first, first + len(block)).bag_numbers()),
+            found,
+            first,
+            metrics,
+            shape,
+            typical,
+        )
         for first, block, found in scored_blocks(piece, scorer, block_bytes)
     )
     return reduce(lambda one, other: joined(metrics, one, other, typical), parts)

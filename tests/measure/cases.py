@@ -9,7 +9,7 @@ from streammiml.bags.offsets import from_sizes
 from streammiml.measure.metric import ScoredBlock
 
 
-def block_of(scores, truth, predicted=None, dummy=None, rows=None):
+def block_of(scores, truth, predicted=None, dummy=None, rows=None, numbers=None):
     """A block from matrices (n, L); ``rows`` is (rows of each bag, labels of rows, key rows)."""
     scores = np.ascontiguousarray(scores, np.float32)
     dummy = np.zeros(len(scores), np.float32) if dummy is None else dummy
@@ -23,6 +23,7 @@ def block_of(scores, truth, predicted=None, dummy=None, rows=None):
         key_rows=key_rows,
         bag_offsets=None if sizes is None else from_sizes(sizes),
         row_labels=row_labels,
+        numbers=np.arange(len(scores)) if numbers is None else numbers,
     )
 
 
@@ -39,6 +40,7 @@ def take(block, bags):
         block.predicted[bags],
         block.dummy[bags],
         (sizes[bags], block.row_labels[rows], block.key_rows[bags]),
+        block.numbers[bags],
     )
 
 

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from sklearn import metrics as sklearn
 
 from streammiml.measure import counts
+from streammiml.measure.metric import Figure
 from tests.measure.cases import block_of, figure, relevant_of, scored, truth_of
 from tests.oracles import counts as oracle
 
@@ -40,6 +43,39 @@ def test_counting_metrics__agree_with_scikit_learn(block):
         want[metric] = sklearn.f1_score(truth, predicted, average=name, zero_division=0)
     for metric, value in want.items():
         assert figure(metric, block).value == pytest.approx(value, **CLOSE), metric.name
+
+
+@given(block=scored(max_bags=20))
+def test_macro_f1__standard_error_agrees_with_plain_loops(block):
+    groups = counts.groups_of(block.numbers, block.n_labels)[0].tolist()
+    error = figure(counts.macro_f1, block).standard_error
+    if len(set(groups)) < 2:
+        assert error is None
+    else:
+        want = oracle.macro_f1_variance(bags_of(block), groups, block.n_labels)
+        assert error == pytest.approx(float(want) ** 0.5, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("most", [counts.GROUPED_COUNTS, 6 * counts.FEWEST_GROUPS])
+def test_macro_f1__standard_error_is_what_other_bags_show(monkeypatch, most):
+    """Bags with much or little wrong, so that labels go together, and frequent and rare labels."""
+    monkeypatch.setattr(counts, "GROUPED_COUNTS", most)
+    rng = np.random.default_rng(1)
+    often = np.geomspace(0.5, 0.05, 6)
+    values, errors = [], []
+    for _ in range(150):
+        truth = rng.random((500, 6)) < often
+        predicted = truth ^ (rng.random(truth.shape) < rng.choice([0.02, 0.4], (500, 1)))
+        made = figure(counts.macro_f1, block_of(np.zeros(truth.shape), truth, predicted))
+        values.append(made.value)
+        errors.append(made.standard_error)
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
+
+
+def test_macro_f1__has_no_standard_error_where_bags_have_no_numbers():
+    block = block_of(np.eye(4), np.eye(4, dtype=bool))
+    assert figure(counts.macro_f1, block).standard_error == 0
+    assert figure(counts.macro_f1, replace(block, numbers=None)) == Figure(1.0)
 
 
 @given(block=scored())

@@ -37,8 +37,9 @@ def by_loop(model, bags, step):
     """The same figures without Dask: ``step`` bags at a time."""
     scorer, metrics = Scorer(model), chosen(None, row_labels=bags.has_row_labels)
     total = None
-    for block in bags.blocks(step):
-        found = measured(scored(scorer.rule, block, scorer.scores(block)), metrics)
+    for number, block in enumerate(bags.blocks(step)):
+        numbers = np.arange(number * step, number * step + len(block))
+        found = measured(scored(scorer.rule, block, scorer.scores(block), numbers), metrics)
         total = found if total is None else combined(metrics, total, found)
     return module.finished(metrics, total, bags.label_names)
 

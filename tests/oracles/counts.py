@@ -42,6 +42,19 @@ def macro_f1(bags, n_labels):
     return mean([f1(*with_label(bags, label)) for label in range(n_labels)])
 
 
+def macro_f1_variance(bags, groups, n_labels):
+    """The jackknife's, leaving out one group of bags after the other; weights by their sizes."""
+    n, whole = len(bags), macro_f1(bags, n_labels)
+    kinds = sorted(set(groups))
+    left_out = []
+    for kind in kinds:
+        others = [bag for bag, group in zip(bags, groups, strict=True) if group != kind]
+        left_out.append((Fraction(n, n - len(others)), macro_f1(others, n_labels)))
+    middle = len(kinds) * whole - sum((1 - 1 / h) * without for h, without in left_out)
+    squares = [(h * whole - (h - 1) * without - middle) ** 2 / (h - 1) for h, without in left_out]
+    return mean(squares)
+
+
 def micro_f1(bags, _):
     pairs = [{(i, label) for i, bag in enumerate(bags) for label in bag[which]} for which in (0, 1)]
     return f1(*pairs)

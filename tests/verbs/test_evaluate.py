@@ -38,7 +38,7 @@ def test_evaluate__is_readable_too(model, tiny, capsys):
     out = said(capsys)[0]
     assert re.search(r"^n bags +12$", out, re.M)
     assert re.search(r"^ranking_loss +0\.\d{4} ± 0\.\d{4} ↓$", out, re.M)
-    assert re.search(r"^macro_f1 +0\.\d{4} +↑$", out, re.M)
+    assert re.search(r"^macro_f1 +0\.\d{4} ± 0\.\d{4} ↑$", out, re.M)
     assert re.search(r"^sea +\d+ +\d+ +\d\.\d{4} +\d\.\d{4} +\d\.\d{4}$", out, re.M)
 
 
