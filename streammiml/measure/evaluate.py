@@ -19,6 +19,7 @@ from streammiml.measure.scored import (
     ModelLike,
     StoreLike,
     Watch,
+    check_fits,
     opened,
     scored,
     scored_blocks,
@@ -113,13 +114,7 @@ def check_labelled(model: Model, store: Bags) -> None:
     """Refuse a store that the model cannot be compared with, before any row is read."""
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to compare predictions with")
-    model.check_store(
-        store.n_features,
-        store.n_labels,
-        store.label_names,
-        sparse=store.sparse,
-        store=store.name,
-    )
+    check_fits(model, store)
 
 
 def measure_piece(

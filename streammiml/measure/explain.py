@@ -19,7 +19,14 @@ from streammiml.measure.lines import bag_lines
 from streammiml.measure.parts import OutPlan
 from streammiml.measure.pieces import whole
 from streammiml.measure.predict import model_digest, write_predictions
-from streammiml.measure.scored import BLOCK_BYTES, ModelLike, StoreLike, Watch, opened
+from streammiml.measure.scored import (
+    BLOCK_BYTES,
+    ModelLike,
+    StoreLike,
+    Watch,
+    check_fits,
+    opened,
+)
 from streammiml.model import Model
 
 BAGS, TABLE, SUMMARY = "bags", "subconcepts.parquet", "explanation.json"
@@ -56,14 +63,7 @@ def explain_store(
     check_whole("typical", typical, 1)
     most = parse_size(block_bytes, option="block_bytes")
     model, store = opened(model, store)
-    model.check_store(
-        store.n_features,
-        # A store without any label is one whose labels are to be found.
-        store.n_labels or model.n_labels,
-        store.label_names,
-        sparse=store.sparse,
-        store=store.name,
-    )
+    check_fits(model, store)
     record = {"model": model_digest(model), "store": store.fingerprint, "typical": typical}
     with (
         PartFolder(out, record, "explanations") as folder,

@@ -33,6 +33,7 @@ from streammiml.measure.scored import (
     StoreLike,
     Watch,
     check_finite,
+    check_fits,
     opened,
 )
 from streammiml.model import Model, load_model
@@ -179,14 +180,7 @@ def write_predictions(
     watch: Watch,
 ) -> dict[str, Any]:
     """See :func:`predict`, of which this is the part that has everything open."""
-    model.check_store(
-        store.n_features,
-        # A store without any label is one whose labels are to be found.
-        store.n_labels or model.n_labels,
-        store.label_names,
-        sparse=store.sparse,
-        store=store.name,
-    )
+    check_fits(model, store)
     plan = OutPlan.of(store, model.n_labels, store.label_names or model.label_names, top_k)
     backend = import_module(FORMATS[format])
     begun = time.monotonic()

@@ -71,6 +71,20 @@ def opened(model: ModelLike, store: StoreLike) -> tuple[Model, Bags]:
     )
 
 
+def check_fits(model: Model, store: Bags) -> None:
+    """Refuse a store that the model cannot score, before any row is read.
+
+    One without any label fits: its labels are to be found.
+    """
+    model.check_store(
+        store.n_features,
+        store.n_labels or model.n_labels,
+        store.label_names,
+        sparse=store.sparse,
+        store=store.name,
+    )
+
+
 def scored_blocks(
     piece: Piece, scorer: Scorer, block_bytes: int
 ) -> Iterator[tuple[int, BagBlock, Scores]]:
