@@ -291,6 +291,18 @@ def test_predict__writes_parts_again_whose_marks_have_no_checksums(one, tmp_path
 
 
 @in_small_parts
+def test_predict__believes_no_mark_whose_counts_were_changed(one, tmp_path):
+    out = tmp_path / "out"
+    predict(MODEL, one, out)
+    before, mark = content(out), out / "_parts" / "000002"
+    raw = mark.read_bytes()
+    mark.write_bytes(raw.replace(b'"counts": [', b'"counts": [1'))
+    assert mark.read_bytes() != raw
+    assert predict(MODEL, one, out)["n_bags"] == N_BAGS
+    assert content(out) == before
+
+
+@in_small_parts
 def test_explain__goes_on_over_a_damaged_part(one, tmp_path):
     out = tmp_path / "out"
     said = explain_store(MODEL, one, out)
