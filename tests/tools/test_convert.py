@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import multiprocessing
 import os
 import re
 from collections import Counter
@@ -816,21 +815,21 @@ def test_verb__labels_from_an_empty_file_are_refused(tmp_path):
         module.with_label_file(SourceOptions(labels=(str(tmp_path / "labels.txt"),)))
 
 
+def die(*_):
+    os._exit(1)
+
+
 @pytest.mark.slow
-def test_workers__that_die_say_which_option_to_lower(source, tmp_path):
+def test_workers__that_die_say_which_option_to_lower(source, tmp_path, monkeypatch):
     # Loaded before its settings are changed: they would replace its own otherwise.
     pytest.importorskip("distributed")
-
-    def kill(_):
-        for process in multiprocessing.active_children():
-            process.kill()
-
+    monkeypatch.setattr(module, "_elsewhere", die)
     said = r"its workers died .*; lower --memory, or give workers more memory$"
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         pytest.raises(StreammimlError, match=said),
     ):
-        convert(source, tmp_path / "out.zarr", None, SMALL, workers=1, watch=kill)
+        convert(source, tmp_path / "out.zarr", None, SMALL, workers=1)
     convert(source, tmp_path / "out.zarr", None, SMALL)
     assert content(tmp_path / "out.zarr") == content(source)
 
