@@ -31,7 +31,6 @@ from streammiml.errors import StreammimlError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-SCHEMES = ("tcp", "tls", "ws", "wss", "ucx", "ucxx", "inproc")
 CONNECT_SECONDS = 10
 # Between looks at whether a cluster still lives, and how long it may be without workers.
 LOOK_SECONDS = 5
@@ -232,23 +231,50 @@ class ClusterPool(Pool):
             stack.callback(again)
 
     def _connected(self, address: Any) -> Any:
-        scheme, found, _ = str(address).partition("://")
-        if isinstance(address, str) and found and scheme not in SCHEMES:
-            # Dask says so too, and then tries for twenty seconds to be rid of its client.
-            raise StreammimlError(
-                f"no Dask scheduler answers at {address} (it would be at {' or '.join(SCHEMES)}"
-                "://HOST:PORT); start one with dask scheduler, or leave --scheduler out"
-            )
         try:
+            if isinstance(address, str):
+                self._ask(address)
             return self._distributed.Client(
                 address, timeout=CONNECT_SECONDS, set_as_default=False, name="streammiml"
             )
-        except (OSError, ValueError, TimeoutError) as error:
+        # Anything may answer at an address, and say anything.
+        except Exception as error:
             why = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, MemoryError):
+                why = "what answers there is something else"
+            elif isinstance(error, TimeoutError):
+                why = f"it says nothing for {CONNECT_SECONDS} s"
             raise StreammimlError(
-                f"no Dask scheduler answers at {address} ({why}); "
-                "start one with dask scheduler, or leave --scheduler out"
+                f"no Dask scheduler answers at {address or repr(address)} ({why}); give "
+                "tcp://HOST:PORT, start one with dask scheduler, or leave --scheduler out"
             ) from None
+
+    def _ask(self, address: str) -> None:
+        """Shake hands with what answers at an address.
+
+        Dask's own client would wait forever for one that says nothing, and if the address is none
+        try for twenty seconds to be rid of itself.
+        """
+        core = import_module("distributed.core")
+        security = self._distributed.Security().get_connection_args("client")
+
+        async def who() -> Any:
+            comm = await core.connect(address, timeout=CONNECT_SECONDS, **security)
+            try:
+                return await core.send_recv(comm, op="identity")
+            finally:
+                comm.abort()
+
+        runner = self._distributed.utils.LoopRunner()
+        runner.start()
+        try:
+            # A second longer than the connection, which says why there is none.
+            said = self._distributed.sync(runner.loop, who, callback_timeout=CONNECT_SECONDS + 1)
+        finally:
+            with suppress(TimeoutError):
+                runner.stop(timeout=1)
+        if said["type"] in ("Worker", "Nanny"):
+            raise StreammimlError(f"a {said['type'].lower()} does")
 
     def _limits(self) -> str:
         """What workers may take, where they say so; asked at the start, while they live."""

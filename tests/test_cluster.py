@@ -1,5 +1,7 @@
 import os
 import signal
+import struct
+import threading
 import time
 from itertools import count, islice
 
@@ -8,7 +10,7 @@ import pytest
 from streammiml import cluster
 from streammiml.cluster import open_pool
 from streammiml.errors import StreammimlError
-from tests.clusters import outside_cluster, outside_processes
+from tests.clusters import answering, outside_cluster, outside_processes
 
 
 def square(item, shared):
@@ -90,6 +92,43 @@ def test_threads__do_not_look_into_items():
     with open_pool(threads=2) as pool:
         found = list(pool.map(lambda item: item, items))
     assert found == items
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("", "missing port"),
+        ("localhost", "missing port"),
+        ("localhost:x", "invalid literal"),
+        ("tcp://localhost:99999", "Timed out trying to connect"),
+        ("tls://localhost:1", "TLS expects"),
+        ("inproc://x", "not enough"),
+    ],
+)
+def test_scheduler__an_address_that_is_none_is_told_at_once(address, why, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    message = (
+        rf"^no Dask scheduler answers at {address or repr(address)} \({why}.*; give tcp://HOST"
+    )
+    before = {*threading.enumerate()}
+    with pytest.raises(StreammimlError, match=message):
+        open_pool(scheduler=address)
+    assert not [each for each in threading.enumerate() if each not in before]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"", "it says nothing for 0.5 s"),
+        (b"SSH-2.0-OpenSSH_9\r\n", "what answers there is something else"),
+        (struct.pack("Q", 8) + b"garbage!", "total struct size too long"),
+    ],
+)
+def test_scheduler__something_else_that_answers_is_told(said, why, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    message = rf"^no Dask scheduler answers at tcp://127.0.0.1:\d+ \({why}\); "
+    with answering(said) as port, pytest.raises(StreammimlError, match=message):
+        open_pool(scheduler=f"tcp://127.0.0.1:{port}")
 
 
 def test_pool__takes_the_cores_there_are():
