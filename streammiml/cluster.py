@@ -6,12 +6,14 @@ and results come back in the order of what was asked.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
@@ -195,7 +197,10 @@ class ClusterPool(Pool):
     def __init__(self, where: int | str, memory: int | None = None) -> None:
         # Loaded late: it takes half a second, and threads do without.
         self._distributed = import_module("distributed")
+        self._is_gone = False
         with ExitStack() as stack:
+            # What goes wrong is told once, by us.
+            stack.enter_context(self._distributed.utils.silence_logging_cmgr(logging.CRITICAL))
             if isinstance(where, int):
                 with dask_config.set(_WORKERS):
                     cluster = self._distributed.LocalCluster(
@@ -208,12 +213,22 @@ class ClusterPool(Pool):
                 address = stack.enter_context(cluster)
             else:
                 address = where
-            self._client = stack.enter_context(self._connected(address))
+            self._client = self._connected(address)
+            stack.callback(self._leave)
             self.dashboard = self._client.dashboard_link
-            self.n_threads = self._count_threads(address)
-            self._memory = self._limits()
+            workers = self._first_workers(address)
+            self.n_threads = sum(each["nthreads"] for each in workers)
+            # What they may take, where they say so; asked at the start, while they live.
+            known = [each["memory_limit"] for each in workers if each.get("memory_limit")]
+            self._memory = f" (the smallest has {format_size(min(known))})" if known else ""
+            if isinstance(where, str):
+                self._refuse_lacking()
             self._keep_copies(stack)
             self._stack = stack.pop_all()
+
+    def _leave(self) -> None:
+        with suppress(OSError, AssertionError):
+            self._client.close(timeout=CONNECT_SECONDS)
 
     def _keep_copies(self, stack: ExitStack) -> None:
         """Let the cluster drop no copy of what is shared as long as this pool lives.
@@ -223,11 +238,12 @@ class ClusterPool(Pool):
         """
 
         def again() -> None:
-            with suppress(OSError, TimeoutError):
-                self._client.amm.start()
+            if not self._is_gone:
+                with suppress(StreammimlError):
+                    self._said("amm_handler", method="start")
 
-        if self._client.amm.running():
-            self._client.amm.stop()
+        if self._said("amm_handler", method="running"):
+            self._said("amm_handler", method="stop")
             stack.callback(again)
 
     def _connected(self, address: Any) -> Any:
@@ -276,13 +292,7 @@ class ClusterPool(Pool):
         if said["type"] in ("Worker", "Nanny"):
             raise StreammimlError(f"a {said['type'].lower()} does")
 
-    def _limits(self) -> str:
-        """What workers may take, where they say so; asked at the start, while they live."""
-        workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        known = [each["memory_limit"] for each in workers if each.get("memory_limit")]
-        return f" (the smallest has {format_size(min(known))})" if known else ""
-
-    def _count_threads(self, address: Any) -> int:
+    def _first_workers(self, address: Any) -> list[dict[str, Any]]:
         try:
             self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
@@ -290,7 +300,34 @@ class ClusterPool(Pool):
                 f"the Dask scheduler at {address} has no workers; "
                 f"start some with dask worker {address}"
             ) from None
-        return sum(self._client.nthreads().values())
+        return self._workers()
+
+    def _refuse_lacking(self) -> None:
+        """Ask workers whether they can load what tasks need; of a task they would die."""
+        asked = "import streammiml.scoring"
+        try:
+            found = self._client.run(
+                exec, asked, {}, on_error="return", callback_timeout=LOST_SECONDS
+            )
+        except OSError:
+            return  # One that does not answer now is found out later.
+        for error in found.values():
+            if isinstance(error, ImportError):
+                raise self._lacking(error)
+
+    def _workers(self) -> list[dict[str, Any]]:
+        """What the scheduler knows of its workers."""
+        return list(self._said("identity", n_workers=-1)["workers"].values())
+
+    def _said(self, what: str, **more: Any) -> Any:
+        """An answer of the scheduler, which may be gone, or hang."""
+        if self._client.status != "running":
+            raise self._gone("the Dask scheduler is gone")
+        try:
+            asked = getattr(self._client.scheduler, what)
+            return self._client.sync(asked, **more, callback_timeout=LOST_SECONDS)
+        except OSError:
+            raise self._gone("the Dask scheduler is gone") from None
 
     def share(self, value: Any) -> Any:
         """A future of the value, which workers copy from each other when they first need it.
@@ -302,7 +339,12 @@ class ClusterPool(Pool):
         with warnings.catch_warnings():
             # Dask takes a large argument for an oversight; here it goes out once.
             warnings.filterwarnings("ignore", "Sending large graph")
-            return self._client.submit(_same, value, pure=False)
+            return self._submit(_same, value)
+
+    def _submit(self, task: Callable[..., Any], *values: Any) -> Any:
+        if self._client.status != "running":
+            raise self._gone("the Dask scheduler is gone")
+        return self._client.submit(task, *values, pure=False)
 
     def map(
         self,
@@ -318,7 +360,7 @@ class ClusterPool(Pool):
         try:
             while True:
                 for item in islice(rest, AHEAD_ON_CLUSTER * self.n_threads - len(ahead)):
-                    ahead.append(self._client.submit(task, item, *shared, pure=False))
+                    ahead.append(self._submit(task, item, *shared))
                 if not ahead:
                     return
                 waiting = [future for future in ahead if not future.done()]
@@ -326,11 +368,11 @@ class ClusterPool(Pool):
                     self._wait(waiting)
                 for future in ahead:
                     if future.status == "finished" and future.key not in known:
-                        known[future.key] = future.result()
+                        known[future.key] = self._fetched(future)
                         seen(known[future.key])
                 while ahead and ahead[0].key in known:
                     yield known.pop(ahead.popleft().key)
-                if ahead and ahead[0].status in ("cancelled", "lost"):
+                if ahead and ahead[0].status == "cancelled":
                     raise self._gone("the Dask scheduler is gone")
                 if ahead and ahead[0].status == "error":
                     ahead[0].result()
@@ -341,46 +383,68 @@ class ClusterPool(Pool):
                 "more memory"
             ) from error
         except ImportError as error:
-            raise StreammimlError(
-                f"workers of the cluster lack what they need ({error}); install streammiml of this "
-                "version in their environment"
-            ) from error
+            raise self._lacking(error) from error
         except MemoryError as error:
             raise StreammimlError(
                 f"a task ran out of memory ({error}){self._memory}; lower {self.relief}, or give "
                 "workers more memory"
             ) from error
         finally:
-            self._client.cancel(list(ahead))
+            # Nobody else wants them, so that the scheduler forgets them; no answer is waited for.
+            with suppress(RuntimeError):
+                for future in ahead:
+                    future.release()
 
     def _wait(self, futures: list[Any]) -> None:
-        """Wait for one of them; a cluster of which nothing is left is an error, not a hang."""
-        lost_at: float | None = None
-        while True:
+        """Wait for one of them."""
+
+        def is_done() -> bool:
             try:
                 with self._client.as_current():
                     self._distributed.wait(
                         futures, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
                     )
-                return
             except TimeoutError:
-                pass
+                return False
             except self._distributed.CancelledError:
                 raise self._gone("the Dask scheduler is gone") from None
-            if self._client.status != "running":
-                raise self._gone("the Dask scheduler is gone")
-            try:
-                alive = bool(self._client.nthreads())
-            except OSError:
-                raise self._gone("the Dask scheduler is gone") from None
-            lost_at = None if alive else lost_at or monotonic()
-            if lost_at is not None and monotonic() - lost_at > LOST_SECONDS:
+            return True
+
+        self._watch(is_done)
+
+    def _fetched(self, future: Any) -> Any:
+        """A result; where the worker that held it died, of another run elsewhere."""
+        fetching = asyncio.run_coroutine_threadsafe(
+            self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop
+        )
+        self._watch(lambda: bool(wait([fetching], timeout=LOOK_SECONDS).done))
+        try:
+            return fetching.result()
+        except (OSError, self._distributed.CancelledError):
+            if future.status == "error":
+                raise
+            raise self._gone("the Dask scheduler is gone") from None
+
+    def _watch(self, is_done: Callable[[], bool]) -> None:
+        """Ask again and again; a cluster of which nothing is left is an error, not a hang."""
+        seen_at = monotonic()
+        while not is_done():
+            if self._workers():
+                seen_at = monotonic()
+            elif monotonic() - seen_at > LOST_SECONDS:
                 raise self._gone("all workers of the Dask scheduler are gone")
 
     @staticmethod
-    def _gone(what: str) -> StreammimlError:
+    def _lacking(error: ImportError) -> StreammimlError:
         return StreammimlError(
-            f"{what}; start it again, and run the same command: finished parts are kept"
+            f"workers of the cluster lack what they need ({error}); install streammiml of this "
+            "version in their environment"
+        )
+
+    def _gone(self, what: str) -> StreammimlError:
+        self._is_gone = True
+        return StreammimlError(
+            f"{what}; start it again, and run the same command: parts that it has written are kept"
         )
 
     def __exit__(

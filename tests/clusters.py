@@ -1,5 +1,6 @@
 """Dask clusters that run as processes of their own."""
 
+import os
 import re
 import socket
 import subprocess
@@ -16,8 +17,8 @@ def outside_cluster(n_workers):
 
 
 @contextmanager
-def outside_processes(n_workers):
-    """The address of a scheduler, its process, and those of its workers."""
+def outside_processes(n_workers, **environment):
+    """The address of a scheduler, its process, and those of its workers, in an environment."""
     dask = [sys.executable, "-m", "dask"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     head = subprocess.Popen(
@@ -31,7 +32,7 @@ def outside_processes(n_workers):
             if found:
                 break
         words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard"]
-        quiet["stderr"] = subprocess.DEVNULL
+        quiet |= {"stderr": subprocess.DEVNULL, "env": {**os.environ, **environment}}
         started += [subprocess.Popen([*words, "--no-nanny"], **quiet) for _ in range(n_workers)]
         yield found[1], head, started[1:]
     finally:

@@ -35,6 +35,10 @@ def need(item, _):
     raise ModuleNotFoundError(f"No module named 'package{item}'")
 
 
+def fail(kind, message):
+    raise kind(message)
+
+
 def nap(item, seconds):
     time.sleep(seconds)
     return item, os.getpid()
@@ -210,3 +214,37 @@ def test_outside_cluster__whose_scheduler_is_gone_is_told(monkeypatch):
         head.kill()
         with pytest.raises(StreammimlError, match=r"^the Dask scheduler is gone; start it again,"):
             list(results)
+
+
+@pytest.mark.slow
+def test_outside_cluster__a_result_that_died_with_its_worker_is_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 2)
+    with outside_cluster(1) as (address, workers), open_pool(scheduler=address) as pool:
+        future = pool._submit(square, 3, 0)
+        pool._wait([future])
+        workers[0].kill()
+        workers[0].wait()
+        with pytest.raises(StreammimlError, match=r"^all workers of the Dask scheduler are gone;"):
+            pool._fetched(future)
+
+
+@pytest.mark.slow
+def test_outside_cluster__a_scheduler_that_hangs_is_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 2)
+    with outside_processes(1) as (address, head, _), open_pool(scheduler=address) as pool:
+        results = pool.map(nap, range(400), pool.share(0.05))
+        next(results)
+        head.send_signal(signal.SIGSTOP)
+        with pytest.raises(StreammimlError, match=r"^the Dask scheduler is gone; start it again,"):
+            list(results)
+
+
+@pytest.mark.slow
+def test_outside_cluster__an_error_of_a_task_is_not_taken_for_one_of_the_cluster():
+    with outside_cluster(1) as (address, _), open_pool(scheduler=address) as pool:
+        for kind in (OSError, TimeoutError):
+            with pytest.raises(kind, match="of the disk"):
+                list(pool.map(fail, [kind], "of the disk"))
+        assert list(pool.map(square, [3], 0)) == [9]

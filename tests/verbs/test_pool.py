@@ -1,16 +1,29 @@
 """Clusters as a user meets them on the command line: what cannot be gets one line, and soon."""
 
+import re
 import subprocess
 import sys
 import time
 
 import pytest
 
-from tests.clusters import answering
+from tests.clusters import answering, outside_processes
 from tests.measure.models import made_model
 from tests.stores import made_block, made_spec, write_parts
 
 STREAMMIML = [sys.executable, "-m", "streammiml"]
+SLOWLY = [sys.executable, "-m", "tests.slowly"]
+LACKING = """
+import sys
+
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "streammiml":
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+sys.meta_path.insert(0, Lacking())
+"""
+"""Run at the start of a process that is to have no streammiml."""
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +59,33 @@ def test_scheduler__something_else_that_answers_gets_one_line_and_no_long_wait(
     assert done.stderr.startswith("streammiml: no Dask scheduler answers at tcp://127.0.0.1:")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["predict", "evaluate"])
+def test_scheduler__that_is_killed_gets_one_line(model, store, tmp_path, verb):
+    out = [str(tmp_path / "out")] if verb == "predict" else []
+    words = [*SLOWLY, "600", verb, str(model), str(store), *out, "--scheduler"]
+    with outside_processes(1) as (address, head, _):
+        said = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen([*words, address], **said) as process:
+            assert process.stderr.readline().startswith("dashboard at http://")
+            head.kill()
+            out, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert out == ""
+    assert re.fullmatch(r"streammiml: the Dask scheduler is gone; start it again, .*\n", err)
+
+
+@pytest.mark.slow
+def test_scheduler__workers_without_streammiml_are_told_and_live_on(model, store, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(LACKING)
+    words = [*STREAMMIML, "predict", str(model), str(store), str(tmp_path / "out"), "--scheduler"]
+    with outside_processes(1, PYTHONPATH=str(tmp_path)) as (address, _, workers):
+        done = subprocess.run([*words, address], capture_output=True, text=True, timeout=120)
+        assert workers[0].poll() is None
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"streammiml: workers of the cluster lack what they need \(No module named 'streammiml.*\n",
+        done.stderr,
+    )
