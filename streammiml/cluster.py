@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 from contextlib import ExitStack, suppress
+from copy import deepcopy
 from functools import partial
 from importlib import import_module
 from itertools import islice
@@ -37,6 +38,8 @@ CONNECT_SECONDS = 10
 # Between looks at whether a cluster still lives, and how long it may be without workers.
 LOOK_SECONDS = 5
 LOST_SECONDS = 30
+# How long all of its workers may be paused, which Dask does to those that hold too much.
+PAUSED_SECONDS = 60
 # Tasks of a window a thread: its end, where some threads wait, is then a small part of it.
 WINDOW_OF_THREADS = 32
 # Tasks sent ahead of the oldest unfinished one a thread of a cluster: none of them idles.
@@ -47,6 +50,12 @@ _WORKERS = {
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": None,
     # And be woken a hundred times a second to see where they are.
     "distributed.worker.profile.enabled": False,
+    # One that holds too much would wait for what is held by nobody else: it is to be ended, at
+    # terminate of its limit, and that to be told.
+    "distributed.worker.memory.pause": False,
+    # What workers keep is the model, which every task needs.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
 }
 """How local workers differ from Dask's own."""
 
@@ -136,6 +145,12 @@ def _same(value: Result) -> Result:
     return value
 
 
+def _is_stuck(worker: dict[str, Any]) -> bool:
+    """Whether it is paused, and has no task that is still running."""
+    counts = worker.get("metrics", {}).get("task_counts", {})
+    return worker["status"] == "paused" and not counts.get("executing")
+
+
 class ThreadPool(Pool):
     """Dask's threaded scheduler."""
 
@@ -197,7 +212,9 @@ class ClusterPool(Pool):
     def __init__(self, where: int | str, memory: int | None = None) -> None:
         # Loaded late: it takes half a second, and threads do without.
         self._distributed = import_module("distributed")
+        self._is_own = isinstance(where, int)
         self._is_gone = False
+        self._memory = ""
         with ExitStack() as stack:
             # What goes wrong is told once, by us.
             stack.enter_context(self._distributed.utils.silence_logging_cmgr(logging.CRITICAL))
@@ -209,6 +226,8 @@ class ClusterPool(Pool):
                         memory_limit=memory or "auto",
                         dashboard_address=":0",
                         silence_logs=logging.CRITICAL,
+                        # A copy, lest workers that are started again see what is set then.
+                        config=deepcopy(dask_config.config),
                     )
                 address = stack.enter_context(cluster)
             else:
@@ -217,10 +236,11 @@ class ClusterPool(Pool):
             stack.callback(self._leave)
             self.dashboard = self._client.dashboard_link
             workers = self._first_workers(address)
-            self.n_threads = sum(each["nthreads"] for each in workers)
+            self.n_threads = max(1, sum(each["nthreads"] for each in workers))
             # What they may take, where they say so; asked at the start, while they live.
             known = [each["memory_limit"] for each in workers if each.get("memory_limit")]
-            self._memory = f" (the smallest has {format_size(min(known))})" if known else ""
+            if least := min(known, default=memory):
+                self._memory = f" (the smallest has {format_size(least)})"
             if isinstance(where, str):
                 self._refuse_lacking()
             self._keep_copies(stack)
@@ -296,6 +316,8 @@ class ClusterPool(Pool):
         try:
             self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
+            if self._workers():
+                raise self._starved("all workers are paused, as they are") from None
             raise StreammimlError(
                 f"the Dask scheduler at {address} has no workers; "
                 f"start some with dask worker {address}"
@@ -377,10 +399,8 @@ class ClusterPool(Pool):
                 if ahead and ahead[0].status == "error":
                     ahead[0].result()
         except self._distributed.KilledWorker as error:
-            raise StreammimlError(
-                "a task was given up because its workers died one after the other, as they do when "
-                f"they run out of memory{self._memory}; lower {self.relief}, or give workers "
-                "more memory"
+            raise self._starved(
+                "a task was given up because its workers died one after the other, as they do"
             ) from error
         except ImportError as error:
             raise self._lacking(error) from error
@@ -427,12 +447,25 @@ class ClusterPool(Pool):
 
     def _watch(self, is_done: Callable[[], bool]) -> None:
         """Ask again and again; a cluster of which nothing is left is an error, not a hang."""
-        seen_at = monotonic()
+        seen_at = moved_at = monotonic()
         while not is_done():
-            if self._workers():
-                seen_at = monotonic()
-            elif monotonic() - seen_at > LOST_SECONDS:
+            workers, now = self._workers(), monotonic()
+            if workers:
+                seen_at = now
+            if not all(_is_stuck(each) for each in workers):
+                moved_at = now
+            if now - seen_at > LOST_SECONDS and self._is_own:
+                raise self._starved("workers die before they do anything, as they do")
+            if now - seen_at > LOST_SECONDS:
                 raise self._gone("all workers of the Dask scheduler are gone")
+            if workers and now - moved_at > PAUSED_SECONDS:
+                raise self._starved("all workers are paused, as they are")
+
+    def _starved(self, what: str) -> StreammimlError:
+        return StreammimlError(
+            f"{what} when they run out of memory{self._memory}; lower {self.relief}, or give "
+            "workers more memory"
+        )
 
     @staticmethod
     def _lacking(error: ImportError) -> StreammimlError:

@@ -17,8 +17,11 @@ def outside_cluster(n_workers):
 
 
 @contextmanager
-def outside_processes(n_workers, **environment):
-    """The address of a scheduler, its process, and those of its workers, in an environment."""
+def outside_processes(n_workers, *options, **environment):
+    """The address of a scheduler, its process, and those of its workers.
+
+    ``options`` and ``environment`` are for workers.
+    """
     dask = [sys.executable, "-m", "dask"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     head = subprocess.Popen(
@@ -31,9 +34,9 @@ def outside_processes(n_workers, **environment):
             found = re.search(r"Scheduler at:\s+(tcp://\S+)", line)
             if found:
                 break
-        words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard"]
+        words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard", "--no-nanny"]
         quiet |= {"stderr": subprocess.DEVNULL, "env": {**os.environ, **environment}}
-        started += [subprocess.Popen([*words, "--no-nanny"], **quiet) for _ in range(n_workers)]
+        started += [subprocess.Popen([*words, *options], **quiet) for _ in range(n_workers)]
         yield found[1], head, started[1:]
     finally:
         for process in started:

@@ -4,6 +4,7 @@ import struct
 import threading
 import time
 from itertools import count, islice
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from streammiml import cluster
 from streammiml.cluster import open_pool
 from streammiml.errors import StreammimlError
 from tests.clusters import answering, outside_cluster, outside_processes
+
+HELD = []
 
 
 def square(item, shared):
@@ -37,6 +40,16 @@ def need(item, _):
 
 def fail(kind, message):
     raise kind(message)
+
+
+def fill(item, size):
+    """Let the process hold so many bytes, and keep them."""
+    missing = size - int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+        "SC_PAGESIZE"
+    )
+    HELD.append(b"x" * max(0, missing))
+    time.sleep(0.3)
+    return item
 
 
 def nap(item, seconds):
@@ -248,3 +261,45 @@ def test_outside_cluster__an_error_of_a_task_is_not_taken_for_one_of_the_cluster
             with pytest.raises(kind, match="of the disk"):
                 list(pool.map(fail, [kind], "of the disk"))
         assert list(pool.map(square, [3], 0)) == [9]
+
+
+@pytest.mark.slow
+def test_local_cluster__workers_that_hold_much_go_on(monkeypatch):
+    """Dask would pause them at .8 of what they may take, and never let them go on."""
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "PAUSED_SECONDS", 2)
+    with open_pool(workers=1, worker_memory=500 << 20) as pool:
+        os.kill(next(pool.map(nap, [0], 0))[1], signal.SIGKILL)
+        # The one that comes after it is as the first.
+        assert list(pool.map(fill, range(8), 430 << 20)) == list(range(8))
+
+
+@pytest.mark.slow
+def test_local_cluster__workers_of_too_little_memory_to_begin_are_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 2)
+    message = r"run out of memory \(the smallest has 1 MiB\); lower --block-bytes, or give"
+    with (
+        open_pool(workers=1, worker_memory="1MiB") as pool,
+        pytest.raises(StreammimlError, match=message),
+    ):
+        list(pool.map(nap, [0], 0))
+
+
+@pytest.mark.slow
+def test_outside_cluster__workers_that_are_paused_for_good_are_told(monkeypatch):
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "PAUSED_SECONDS", 2)
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 2)
+    message = (
+        r"^all workers are paused, as they are when they run out of memory "
+        r"\(the smallest has 500 MiB\); lower --block-bytes, or give workers more memory$"
+    )
+    with outside_processes(1, "--memory-limit", "500MiB") as (address, _, _):
+        with (
+            open_pool(scheduler=address) as pool,
+            pytest.raises(StreammimlError, match=message),
+        ):
+            list(pool.map(fill, range(8), 450 << 20))
+        with pytest.raises(StreammimlError, match=r"^all workers are paused, as they are when"):
+            open_pool(scheduler=address)
