@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
 from itertools import islice
+from multiprocessing import resource_tracker
 from time import monotonic
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from dask import config as dask_config
@@ -145,6 +147,29 @@ def _same(value: Result) -> Result:
     return value
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off Ctrl-C until the end; threads and processes that are begun here never hear it.
+
+    A terminal sends it to all processes, and what Dask has half begun or half ended cannot be left.
+    """
+    noted: list[int] = []
+    before = None
+    with suppress(ValueError):  # Not the main thread: signals are not ours to hear.
+        before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    # It would unblock the signal when the first process is begun.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    if noted:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _is_stuck(worker: dict[str, Any]) -> bool:
     """Whether it is paused, and has no task that is still running."""
     counts = worker.get("metrics", {}).get("task_counts", {})
@@ -204,6 +229,25 @@ class ThreadPool(Pool):
         """Nothing is left to close."""
 
 
+def _started(n_workers: int, memory: int | None, stack: ExitStack) -> Any:
+    """A cluster of processes of our own, closed with the ``stack``."""
+    distributed = import_module("distributed")
+    with dask_config.set(_WORKERS), _undisturbed():
+        cluster = distributed.LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            memory_limit=memory or "auto",
+            dashboard_address=":0",
+            silence_logs=logging.CRITICAL,
+            # A copy, lest workers that are started again see what is set then.
+            config=deepcopy(dask_config.config),
+        )
+        stack.callback(_undisturbed()(cluster.close))
+        # Ctrl-C that comes while it looks on would be lost.
+        import_module("distributed.gc").disable_gc_diagnosis(force=True)
+    return cluster
+
+
 class ClusterPool(Pool):
     """A scheduler of ``distributed``: one that runs somewhere, or one of our own processes."""
 
@@ -213,25 +257,12 @@ class ClusterPool(Pool):
         # Loaded late: it takes half a second, and threads do without.
         self._distributed = import_module("distributed")
         self._is_own = isinstance(where, int)
-        self._is_gone = False
+        self._is_gone = self._is_interrupted = False
         self._memory = ""
         with ExitStack() as stack:
             # What goes wrong is told once, by us.
             stack.enter_context(self._distributed.utils.silence_logging_cmgr(logging.CRITICAL))
-            if isinstance(where, int):
-                with dask_config.set(_WORKERS):
-                    cluster = self._distributed.LocalCluster(
-                        n_workers=where,
-                        threads_per_worker=1,
-                        memory_limit=memory or "auto",
-                        dashboard_address=":0",
-                        silence_logs=logging.CRITICAL,
-                        # A copy, lest workers that are started again see what is set then.
-                        config=deepcopy(dask_config.config),
-                    )
-                address = stack.enter_context(cluster)
-            else:
-                address = where
+            address = where if isinstance(where, str) else _started(where, memory, stack)
             self._client = self._connected(address)
             stack.callback(self._leave)
             self.dashboard = self._client.dashboard_link
@@ -244,11 +275,26 @@ class ClusterPool(Pool):
             if isinstance(where, str):
                 self._refuse_lacking()
             self._keep_copies(stack)
+            self._hear(stack)
             self._stack = stack.pop_all()
 
     def _leave(self) -> None:
-        with suppress(OSError, AssertionError):
+        with _undisturbed(), suppress(OSError, AssertionError):
             self._client.close(timeout=CONNECT_SECONDS)
+
+    def _hear(self, stack: ExitStack) -> None:
+        """Note Ctrl-C: where it comes while Python frees memory, it is told and then lost."""
+        before = signal.getsignal(signal.SIGINT)
+
+        def note(number: int, frame: FrameType | None) -> None:
+            self._is_interrupted = True
+            if callable(before):
+                before(number, frame)
+
+        if callable(before):
+            with suppress(ValueError):  # Not the main thread: signals are not ours to hear.
+                signal.signal(signal.SIGINT, note)
+                stack.callback(signal.signal, signal.SIGINT, before)
 
     def _keep_copies(self, stack: ExitStack) -> None:
         """Let the cluster drop no copy of what is shared as long as this pool lives.
@@ -380,7 +426,7 @@ class ClusterPool(Pool):
         ahead: deque[Any] = deque()
         known: dict[str, Result] = {}
         try:
-            while True:
+            while not self._is_interrupted:
                 for item in islice(rest, AHEAD_ON_CLUSTER * self.n_threads - len(ahead)):
                     ahead.append(self._submit(task, item, *shared))
                 if not ahead:
@@ -398,6 +444,7 @@ class ClusterPool(Pool):
                     raise self._gone("the Dask scheduler is gone")
                 if ahead and ahead[0].status == "error":
                     ahead[0].result()
+            raise KeyboardInterrupt
         except self._distributed.KilledWorker as error:
             raise self._starved(
                 "a task was given up because its workers died one after the other, as they do"
@@ -449,6 +496,8 @@ class ClusterPool(Pool):
         """Ask again and again; a cluster of which nothing is left is an error, not a hang."""
         seen_at = moved_at = monotonic()
         while not is_done():
+            if self._is_interrupted:
+                raise KeyboardInterrupt
             workers, now = self._workers(), monotonic()
             if workers:
                 seen_at = now

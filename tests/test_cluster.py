@@ -3,6 +3,7 @@ import signal
 import struct
 import threading
 import time
+from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 
@@ -272,6 +273,22 @@ def test_local_cluster__workers_that_hold_much_go_on(monkeypatch):
         os.kill(next(pool.map(nap, [0], 0))[1], signal.SIGKILL)
         # The one that comes after it is as the first.
         assert list(pool.map(fill, range(8), 430 << 20)) == list(range(8))
+
+
+@pytest.mark.slow
+def test_local_cluster__an_interrupt_that_python_lost_is_heard():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with open_pool(workers=1) as pool:
+            results = pool.map(square, count(), 0)
+            assert next(results) == 0
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                list(results)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.slow

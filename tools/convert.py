@@ -635,20 +635,16 @@ def convert_verb(
         print(json_format.dumps(said) if json else "\n".join(_dry_lines(said)))
         return
     with Show() as show:
-        try:
-            done = convert(
-                sources,
-                store,
-                settings,
-                options,
-                workers=workers,
-                scheduler=scheduler,
-                watch=show,
-                say=show.say,
-            )
-        except KeyboardInterrupt:
-            show.say("stopped; what is written is kept, the same command goes on")
-            raise
+        done = convert(
+            sources,
+            store,
+            settings,
+            options,
+            workers=workers,
+            scheduler=scheduler,
+            watch=show,
+            say=show.say,
+        )
     print(json_format.dumps(done.said()) if json else "\n".join(_lines(done)))
 
 

@@ -35,6 +35,9 @@ TOOL_HELP = {
     "verify": "Read and check every file of a store, or compare it with its source.",
 }
 
+# Verbs that keep what is done, and find it again.
+GO_ON = ("convert", "explain", "predict", "tune")
+
 
 def build() -> App:
     """The command line; verbs load when they are called."""
@@ -44,6 +47,7 @@ def build() -> App:
         version=lambda: version("streammiml"),
         help_flags=["--help", "-h"],
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     points = entry_points(group="streammiml.verbs")
     found = {point.name: (point.value, TOOL_HELP.get(point.name, "")) for point in points}
@@ -89,6 +93,8 @@ def run(words: Sequence[str]) -> int:
         cause = error.__cause__
         return _complain(str(cause if isinstance(cause, StreammimlError) else error))
     except KeyboardInterrupt:
+        again = "; run the same command again to go on" if words[:1] and words[0] in GO_ON else ""
+        _complain(f"interrupted{again}")
         return 130
     except BrokenPipeError:
         # The reader of a pipe left early (`| head`): nothing to say, and nobody to say it to.

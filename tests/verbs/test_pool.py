@@ -1,10 +1,13 @@
 """Clusters as a user meets them on the command line: what cannot be gets one line, and soon."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from tests.clusters import answering, outside_processes
@@ -69,6 +72,7 @@ def test_scheduler__that_is_killed_gets_one_line(model, store, tmp_path, verb):
     with outside_processes(1) as (address, head, _):
         said = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen([*words, address], **said) as process:
+            assert process.stderr.readline() == "begun\n"
             assert process.stderr.readline().startswith("dashboard at http://")
             head.kill()
             out, err = process.communicate(timeout=120)
@@ -89,3 +93,64 @@ def test_scheduler__workers_without_streammiml_are_told_and_live_on(model, store
         r"streammiml: workers of the cluster lack what they need \(No module named 'streammiml.*\n",
         done.stderr,
     )
+
+
+GO_ON = "streammiml: interrupted; run the same command again to go on"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "seconds", "said"),
+    [
+        ("predict", 0.2, GO_ON),
+        ("predict", 0.6, GO_ON),
+        ("predict", 1, GO_ON),
+        ("predict", None, GO_ON),
+        ("explain", None, GO_ON),
+        ("tune", None, GO_ON),
+        ("convert", 3, GO_ON),
+        ("evaluate", None, "streammiml: interrupted"),
+    ],
+)
+def test_workers__an_interrupt_gets_one_line_and_leaves_nobody_behind(
+    model, store, tmp_path, verb, seconds, said
+):
+    """``seconds`` after its begin, or when it says where its dashboard is."""
+    words = [str(store)] if verb in ("convert", "tune") else [str(model), str(store)]
+    words += [] if verb == "evaluate" else [str(tmp_path / "out.zarr")]
+    with subprocess.Popen(
+        [*SLOWLY, "600", verb, *words, "--workers", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr.readline() == "begun\n"
+        if seconds is None:
+            assert process.stderr.readline().startswith("dashboard at http://")
+        time.sleep(seconds or 0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert out == ""
+    told = ("dashboard at ", "rung 1 of ")
+    assert [line for line in err.splitlines() if not line.startswith(told)] == [said]
+    # By itself, of the signal: Python does so if it came in code that is made while it runs.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert not list(living(process.pid))
+
+
+def living(session):
+    """What still runs of a session after a while."""
+    until = time.monotonic() + 30
+    while found := [each for each in psutil.process_iter() if is_living(each, session)]:
+        if time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+    return []
+
+
+def is_living(process, session):
+    try:
+        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):
+        return False
