@@ -18,12 +18,16 @@ from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from functools import partial
+from http import HTTPStatus
+from http.client import HTTPException
 from importlib import import_module
 from itertools import islice
 from multiprocessing import resource_tracker
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
 
 from dask import config as dask_config
 from dask.base import compute
@@ -132,7 +136,7 @@ def open_pool(
         raise StreammimlError("--worker-memory is for the processes of --workers; give both")
     limit = None
     if worker_memory is not None:
-        limit = parse_size(worker_memory, option="worker_memory")
+        limit = parse_size(worker_memory, option="worker_memory", least=1)
     where = workers if workers is not None else scheduler
     pool: Pool
     if where is not None:
@@ -265,7 +269,7 @@ class ClusterPool(Pool):
             address = where if isinstance(where, str) else _started(where, memory, stack)
             self._client = self._connected(address)
             stack.callback(self._leave)
-            self.dashboard = self._client.dashboard_link
+            self.dashboard = self._dashboard()
             workers = self._first_workers(address)
             self.n_threads = max(1, sum(each["nthreads"] for each in workers))
             # What they may take, where they say so; asked at the start, while they live.
@@ -357,6 +361,21 @@ class ClusterPool(Pool):
                 runner.stop(timeout=1)
         if said["type"] in ("Worker", "Nanny"):
             raise StreammimlError(f"a {said['type'].lower()} does")
+
+    def _dashboard(self) -> str | None:
+        """Its address; a scheduler may have none, and answer there all the same."""
+        if "dashboard" not in self._said("identity", n_workers=0)["services"]:
+            return None
+        link = str(self._client.dashboard_link)
+        try:
+            build_opener(ProxyHandler({})).open(link, timeout=2).close()
+        except HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+        # Where it cannot be reached from here, it may be from where the user is.
+        except (OSError, ValueError, HTTPException):
+            pass
+        return link
 
     def _first_workers(self, address: Any) -> list[dict[str, Any]]:
         try:

@@ -26,8 +26,10 @@ def _number_and_unit(text: str) -> tuple[float, str] | None:
     return (float(match[1]), match[2].lower()) if match else None
 
 
-def parse_size(text: str | int, *, option: str = "memory") -> int:
+def parse_size(text: str | int, *, option: str = "memory", least: int = 0) -> int:
     """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut.
+
+    Fewer than ``least`` are refused.
 
     >>> parse_size("1.5GiB"), parse_size("64kB")
     (1610612736, 64000)
@@ -35,7 +37,10 @@ def parse_size(text: str | int, *, option: str = "memory") -> int:
     found = _number_and_unit(str(text)) if isinstance(text, str | int) else None
     if found is None or found[1] not in _SIZES:
         raise StreammimlError(f"{option} must be a size such as 256MiB or 2GiB, got {text!r}")
-    return int(found[0] * _SIZES[found[1]])
+    size = int(found[0] * _SIZES[found[1]])
+    if size < least:
+        raise StreammimlError(f"{option} must be at least {least} B, got {text!r}")
+    return size
 
 
 def format_size(n_bytes: int) -> str:

@@ -17,15 +17,16 @@ def outside_cluster(n_workers):
 
 
 @contextmanager
-def outside_processes(n_workers, *options, **environment):
+def outside_processes(n_workers, *options, dashboard=True, **environment):
     """The address of a scheduler, its process, and those of its workers.
 
     ``options`` and ``environment`` are for workers.
     """
     dask = [sys.executable, "-m", "dask"]
+    page = ["--dashboard-address", ":0"] if dashboard else ["--no-dashboard"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     head = subprocess.Popen(
-        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", "--dashboard-address", ":0"],
+        [*dask, "scheduler", "--host", "127.0.0.1", "--port", "0", *page],
         **quiet,
     )
     started = [head]

@@ -320,3 +320,12 @@ def test_outside_cluster__workers_that_are_paused_for_good_are_told(monkeypatch)
             list(pool.map(fill, range(8), 450 << 20))
         with pytest.raises(StreammimlError, match=r"^all workers are paused, as they are when"):
             open_pool(scheduler=address)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", [True, False])
+def test_outside_cluster__has_the_dashboard_that_there_is(dashboard):
+    with outside_processes(1, dashboard=dashboard) as (address, _, _):
+        with open_pool(scheduler=address) as pool:
+            found = pool.dashboard
+        assert (found is not None) == dashboard

@@ -42,6 +42,12 @@ def test_parse_size__refuses_what_is_no_size(text):
         parse_size(text)
 
 
+def test_parse_size__refuses_less_than_the_least():
+    assert parse_size("1kB", least=1000) == 1000
+    with pytest.raises(StreammimlError, match=r"^memory must be at least 1000 B, got '999'$"):
+        parse_size("999", least=1000)
+
+
 @given(n_bytes=st.integers(0, 2**50))
 def test_format_size__is_read_back_within_its_digits(n_bytes):
     assert abs(parse_size(format_size(n_bytes)) - n_bytes) <= 0.006 * n_bytes

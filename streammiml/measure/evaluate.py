@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from streammiml.bags.views import Bags
 from streammiml.cluster import open_pool
-from streammiml.config import parse_size
 from streammiml.errors import StreammimlError
 from streammiml.measure.metric import Metric, ScoredBlock
 from streammiml.measure.pieces import Piece, pieces, store_bytes
@@ -19,6 +18,7 @@ from streammiml.measure.scored import (
     ModelLike,
     StoreLike,
     Watch,
+    block_size,
     check_fits,
     opened,
     scored,
@@ -94,7 +94,7 @@ def evaluate(
     model, store = opened(model, store)
     check_labelled(model, store)
     measures = chosen(metrics, row_labels=store.has_row_labels)
-    most = parse_size(block_bytes, option="block_bytes")
+    most = block_size(block_bytes)
     total: Partials | None = None
     with open_pool(
         threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory

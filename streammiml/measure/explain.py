@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
-from streammiml.config import check_whole, parse_size
+from streammiml.config import check_whole
 from streammiml.measure.concepts import Concepts, concepts_of_part
 from streammiml.measure.folder import PartFolder, as_json, written_whole
 from streammiml.measure.lines import bag_lines
@@ -24,6 +24,7 @@ from streammiml.measure.scored import (
     ModelLike,
     StoreLike,
     Watch,
+    block_size,
     check_fits,
     opened,
 )
@@ -61,15 +62,15 @@ def explain_store(
     called with what was found and the folder, before the folder counts as complete.
     """
     check_whole("typical", typical, 1)
-    most = parse_size(block_bytes, option="block_bytes")
+    most = block_size(block_bytes)
     model, store = opened(model, store)
     check_fits(model, store)
     record = {"model": model_digest(model), "store": store.fingerprint, "typical": typical}
     with (
-        PartFolder(out, record, "explanations") as folder,
         open_pool(
             threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
         ) as pool,
+        PartFolder(out, record, "explanations") as folder,
     ):
         folder.reopen()
         bags = folder.path / BAGS

@@ -19,7 +19,7 @@ from streammiml.bags.block import BagBlock, check_shapes
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags
 from streammiml.cluster import Pool, open_pool
-from streammiml.config import check_whole, parse_size
+from streammiml.config import check_whole
 from streammiml.errors import StreammimlError, unknown
 from streammiml.measure import marks
 from streammiml.measure.folder import PartFolder
@@ -32,6 +32,7 @@ from streammiml.measure.scored import (
     ModelLike,
     StoreLike,
     Watch,
+    block_size,
     check_finite,
     check_fits,
     opened,
@@ -158,7 +159,7 @@ def predict(
         raise unknown("format", format, FORMATS)
     if top_k is not None:
         check_whole("top_k", top_k, 1)
-    most = parse_size(block_bytes, option="block_bytes")
+    most = block_size(block_bytes)
     model, store = opened(model, store)
     with open_pool(
         threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory

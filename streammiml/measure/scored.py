@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
+from streammiml.config import parse_size
 from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
 from streammiml.measure.metric import ScoredBlock
@@ -61,6 +62,11 @@ class Count:
         """Another task has ended."""
         self._done += result.n_bags
         self._watch(Progress(self._done, self._n_bags, self._dashboard))
+
+
+def block_size(block_bytes: str | int) -> int:
+    """Bytes of the option that says what a task reads at a time."""
+    return parse_size(block_bytes, option="block_bytes", least=1)
 
 
 def opened(model: ModelLike, store: StoreLike) -> tuple[Model, Bags]:

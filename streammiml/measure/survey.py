@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from streammiml.bags.views import Bags
 from streammiml.cluster import open_pool
-from streammiml.config import parse_size
 from streammiml.kernel.score import Scores
 from streammiml.measure.concepts import Concepts, concepts_of
 from streammiml.measure.evaluate import Partials, check_labelled, combined, finished, measured
 from streammiml.measure.metric import Metric, ScoredBlock
 from streammiml.measure.pieces import Piece, pieces
 from streammiml.measure.registry import chosen
-from streammiml.measure.scored import BLOCK_BYTES, Count, Watch, scored, scored_blocks
+from streammiml.measure.scored import BLOCK_BYTES, Count, Watch, block_size, scored, scored_blocks
 from streammiml.model import Model
 from streammiml.scoring import Scorer
 
@@ -82,7 +81,7 @@ def survey(
     """Look at every bag once; ``typical`` bags of each sub-concept are remembered."""
     check_labelled(model, store)
     measures = chosen(None, row_labels=store.has_row_labels)
-    most = parse_size(block_bytes, option="block_bytes")
+    most = block_size(block_bytes)
     total: Part | None = None
     with open_pool(
         threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory

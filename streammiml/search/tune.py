@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -171,11 +172,14 @@ def tune(
         cores = len(os.sched_getaffinity(0))
         threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
     _check_memory(cut.cut(store, 0)[0], base, settings)
-    with PartFolder(run, _record(store, base, settings, cut, halving, slow), "search") as folder:
-        (folder.path / TRIALS).mkdir(exist_ok=True)
+    record = _record(store, base, settings, cut, halving, slow)
+    with ExitStack() as stack:
         with open_pool(
             threads=threads, workers=workers, scheduler=scheduler, relief="--memory"
         ) as pool:
+            # Begun when there is somebody to do it.
+            folder = stack.enter_context(PartFolder(run, record, "search"))
+            (folder.path / TRIALS).mkdir(exist_ok=True)
             search = _Search(folder.path, pool, store, base, settings, cut, halving, slow, watch)
             said = search.run()
         _write(folder.path, base, said)

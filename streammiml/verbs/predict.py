@@ -61,9 +61,14 @@ def predict(
 def readable(out: str, summary: Mapping[str, Any]) -> Iterator[str]:
     """Lines that sum it up."""
     kept = summary["n_parts_kept"]
-    found = f"{out}: {summary['n_bags']:,} bags in {summary['n_parts']:,} parts"
+    bags, parts = (_counted(summary[f"n_{what}s"], what) for what in ("bag", "part"))
+    found = f"{out}: {bags} in {parts}"
     yield found + (f", {kept:,} of them there already" if kept else "")
     yield f"labels per bag           {summary['labels_per_bag']:.3f}"
     yield f"bags without a label     {summary['n_bags_without_label']:,}"
     if kept < summary["n_parts"]:
         yield f"bags per second          {summary['bags_per_second']:,.0f}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -226,6 +226,7 @@ def test_evaluate__names_a_bag_whose_score_is_no_number(tmp_path):
         ({"workers": -1}, "^workers must be at least 1, got -1$"),
         ({"workers": 2, "scheduler": "tcp://x:1"}, "^give one of --workers and --scheduler"),
         ({"block_bytes": "many"}, "^block_bytes must be a size such as"),
+        ({"block_bytes": "0MiB"}, "^block_bytes must be at least 1 B, got '0MiB'$"),
         ({"metrics": ["haming"]}, "^no metric is called 'haming'; known: average_precision"),
         ({"scheduler": "http://x:1"}, r"^no Dask scheduler answers at http://x:1 \(unknown addr"),
         ({"scheduler": "nowhere"}, r"^no Dask scheduler answers at nowhere \(missing port"),

@@ -38,6 +38,8 @@ def test_explain__prints_a_table_and_writes_everything(model, tiny, tmp_path, ca
         (["--image", "big"], "image must be a size such as 28x28 or 32x32x3, got 'big'"),
         (["--image", "28x28"], "an image of 28x28 has 784 values, and rows of the store have 3"),
         (["--typical", "0"], "typical must be"),
+        (["--block-bytes", "0"], "block_bytes must be at least 1 B, got '0'"),
+        (["--scheduler", "nowhere"], "no Dask scheduler answers at nowhere"),
     ],
 )
 def test_explain__bad_options_get_one_line_and_exit_code_2(
@@ -48,3 +50,4 @@ def test_explain__bad_options_get_one_line_and_exit_code_2(
     assert out == ""
     assert message in err
     assert "\n" not in err.strip()
+    assert not (tmp_path / "out").exists()

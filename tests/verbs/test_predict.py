@@ -30,7 +30,7 @@ def test_predict__writes_records_and_sums_up(model, tiny, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(["predict", str(model.parent), str(tiny.path), str(out)]) == 0
     text, err = said(capsys)
-    assert re.search(rf"^{out}: 12 bags in 1 parts$", text, re.M)
+    assert re.search(rf"^{out}: 12 bags in 1 part$", text, re.M)
     assert re.search(r"^labels per bag +\d\.\d{3}$", text, re.M)
     assert re.search(r"^bags without a label +0$", text, re.M)
     assert err == ""
@@ -61,6 +61,8 @@ def test_readable__says_what_was_there_already():
     ("words", "message"),
     [
         (["--top-k", "0"], "top_k must be"),
+        (["--block-bytes", "0"], "block_bytes must be at least 1 B, got '0'"),
+        (["--workers", "1", "--worker-memory", "0"], "worker_memory must be at least 1 B, got"),
         (["--format", "csv"], "csv"),
         (["--scheduler", "nowhere"], "no Dask scheduler answers at nowhere"),
     ],
@@ -73,6 +75,7 @@ def test_predict__bad_options_get_one_line_and_exit_code_2(
     assert out == ""
     assert message in err
     assert "\n" not in err
+    assert not (tmp_path / "out").exists()
 
 
 def test_predict__a_folder_of_others_gets_one_line(model, tiny, tmp_path, capsys):

@@ -83,6 +83,7 @@ def test_tune__bad_options_get_one_line_and_exit_code_2(store, tmp_path, more, m
     assert out == ""
     assert message in err
     assert "\n" not in err.strip()
+    assert not (tmp_path / "out").exists()
 
 
 def test_tune__an_interrupt_while_the_winner_is_trained_gets_one_line(
