@@ -6,8 +6,6 @@ import signal
 
 import pytest
 
-from streammiml.learn.trainer import Stopped
-from streammiml.verbs import tune as module
 from streammiml.verbs.main import run
 from streammiml.verbs.showing import Show
 from tests.planted import planted
@@ -84,18 +82,6 @@ def test_tune__bad_options_get_one_line_and_exit_code_2(store, tmp_path, more, m
     assert message in err
     assert "\n" not in err.strip()
     assert not (tmp_path / "out").exists()
-
-
-def test_tune__an_interrupt_while_the_winner_is_trained_gets_one_line(
-    store, tmp_path, monkeypatch, capsys
-):
-    def stopped(*_, **__):
-        raise Stopped(2, 1234)
-
-    monkeypatch.setattr(module, "tune_store", stopped)
-    assert run(words(store, tmp_path / "out", tmp_path, "--train")) == 130
-    said = "streammiml: winner stopped at step 1,234; the same command goes on\n"
-    assert capsys.readouterr().err == said
 
 
 def test_tune__needs_a_store_and_a_folder(store, capsys):
