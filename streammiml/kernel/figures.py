@@ -45,15 +45,16 @@ def choose_highest(scores: npt.NDArray[Any], count: int, chosen: Bools) -> None:
 
 @njit
 def count_predicted(
-    predicted: Bools, offsets: I64, labels: Labels, by_bag: I64, by_label: I64
+    predicted: Bools, offsets: I64, labels: Labels, group: I64, by_bag: I64, by_group: I64
 ) -> None:
-    """``by_bag`` (2, n) and ``by_label`` (3, L), overwritten.
+    """``group`` (n,) of each bag; ``by_bag`` (2, n) and ``by_group`` (groups, 3, L), overwritten.
 
-    Of a bag: labels predicted, and relevant ones among them. Of a label: bags that carry it, bags
-    predicted it, and both.
+    Of a bag: labels predicted, and relevant ones among them. Of a label: bags of each group that
+    carry it, bags predicted it, and both.
     """
-    by_label[:] = 0
+    by_group[:] = 0
     for bag in range(predicted.shape[0]):
+        by_label = by_group[group[bag]]
         total = hits = 0
         for label in range(predicted.shape[1]):
             total += predicted[bag, label]

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammiml.drawing import below, mixed
 from streammiml.measure.metric import (
     I64,
     BagMean,
@@ -22,12 +21,6 @@ from streammiml.measure.metric import (
     Ratio,
     ScoredBlock,
 )
-
-GROUPS, FEWEST_GROUPS = 64, 16
-"""Of bags, where a standard error comes from leaving out one group after the other."""
-GROUPED_COUNTS = 1 << 16
-"""Labels times groups, at most, unless there are the fewest groups."""
-_GROUP_KEY = 0x6E0F
 
 
 def _wrong(block: ScoredBlock) -> I64:
@@ -90,26 +83,9 @@ class GroupedCounts(NamedTuple):
         return GroupedCounts(self.n_bags + other.n_bags, self.labels.add(other.labels))
 
 
-def groups_of(numbers: I64, n_labels: int) -> tuple[I64, int]:
-    """(n,) The group of each bag, and how many groups there are: fewer for many labels."""
-    n_groups = min(GROUPS, max(FEWEST_GROUPS, GROUPED_COUNTS // n_labels))
-    return below(mixed(numbers, _GROUP_KEY), n_groups), n_groups
-
-
 def _grouped_counts(block: ScoredBlock) -> GroupedCounts:
-    n_labels, pairs = block.n_labels, (block.bag_of, block.labels)
-    group, n_groups = np.zeros(block.n_bags, np.int64), 1
-    if block.numbers is not None:
-        group, n_groups = groups_of(block.numbers, n_labels)
-
-    def counted(bags: I64, labels: Any) -> I64:
-        places = group[bags] * n_labels + labels
-        return np.bincount(places, minlength=n_groups * n_labels).reshape(n_groups, n_labels)
-
-    hit = block.predicted[pairs]
-    found = (counted(*pairs), counted(*np.nonzero(block.predicted)))
-    hits = counted(block.bag_of[hit], block.labels[hit])
-    return GroupedCounts(np.bincount(group, minlength=n_groups), LabelCounts(*found, hits))
+    group, n_groups = block.groups
+    return GroupedCounts(np.bincount(group, minlength=n_groups), block.grouped_counts)
 
 
 def _mean_f1(counts: GroupedCounts) -> Figure:

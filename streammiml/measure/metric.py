@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.drawing import below, mixed
 from streammiml.kernel.figures import HALF, UNIT, count_predicted, fixed_sums
 from streammiml.kernel.rank import relevant_ranks
 
@@ -24,6 +25,12 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Partial = TypeVar("Partial")
+
+GROUPS, FEWEST_GROUPS = 64, 16
+"""Of bags, where a standard error comes from leaving out one group after the other."""
+GROUPED_COUNTS = 1 << 14
+"""Labels times groups, at most."""
+_GROUP_KEY = 0x6E0F
 
 
 class Ranks(NamedTuple):
@@ -95,11 +102,23 @@ class ScoredBlock:
         return np.repeat(np.arange(self.n_bags), self.n_true)
 
     @cached_property
+    def groups(self) -> tuple[I64, int]:
+        """(n,) The group of each bag, by a hash of its number, and how many groups there are.
+
+        One for labels so many that counts in each group would take as long as scoring.
+        """
+        n_groups = min(GROUPS, GROUPED_COUNTS // self.n_labels)
+        if self.numbers is None or n_groups < FEWEST_GROUPS:
+            return np.zeros(self.n_bags, np.int64), 1
+        return below(mixed(self.numbers, _GROUP_KEY), n_groups), n_groups
+
+    @cached_property
     def _counts(self) -> tuple[I64, I64]:
+        group, n_groups = self.groups
         by_bag = np.empty((2, self.n_bags), np.int64)
-        by_label = np.empty((3, self.n_labels), np.int64)
-        count_predicted(self.predicted, self.label_offsets, self.labels, by_bag, by_label)
-        return by_bag, by_label
+        by_group = np.empty((n_groups, 3, self.n_labels), np.int64)
+        count_predicted(self.predicted, self.label_offsets, self.labels, group, by_bag, by_group)
+        return by_bag, by_group
 
     @property
     def n_predicted(self) -> I64:
@@ -116,7 +135,12 @@ class ScoredBlock:
     @property
     def label_counts(self) -> LabelCounts:
         """Counts of each label."""
-        return LabelCounts(*self._counts[1])
+        return LabelCounts(*self._counts[1].sum(axis=0))
+
+    @property
+    def grouped_counts(self) -> LabelCounts:
+        """(groups, L) each: counts of each label in each group of bags."""
+        return LabelCounts(*self._counts[1].transpose(1, 0, 2))
 
     @cached_property
     def ranks(self) -> Ranks:

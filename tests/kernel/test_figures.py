@@ -46,17 +46,20 @@ def test_choose_highest__takes_the_first_of_a_stable_sort_and_keeps_what_is_chos
 
 
 @settings(deadline=None)
-@given(case=ranked())
-def test_count_predicted__counts_by_bag_and_by_label(case):
+@given(case=ranked(), n_groups=st.integers(1, 3))
+def test_count_predicted__counts_by_bag_and_by_label_of_each_group(case, n_groups):
     scores, truth, offsets, labels, _ = case
     predicted = scores > 0
     by_bag = np.empty((2, len(scores)), np.int64)
-    by_label = np.full((3, scores.shape[1]), 7, np.int64)
-    figures.count_predicted(predicted, offsets, labels, by_bag, by_label)
+    by_group = np.full((n_groups, 3, scores.shape[1]), 7, np.int64)
+    group = np.random.default_rng(0).integers(0, n_groups, len(scores))
+    figures.count_predicted(predicted, offsets, labels, group, by_bag, by_group)
     both = predicted & truth
     np.testing.assert_array_equal(by_bag, [predicted.sum(axis=1), both.sum(axis=1)])
-    want = [each.sum(axis=0) for each in (truth, predicted, both)]
-    np.testing.assert_array_equal(by_label, want)
+    for number, found in enumerate(by_group):
+        here = group == number
+        want = [each[here].sum(axis=0) for each in (truth, predicted, both)]
+        np.testing.assert_array_equal(found, want)
 
 
 @settings(deadline=None)

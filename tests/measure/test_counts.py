@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from sklearn import metrics as sklearn
 
-from streammiml.measure import counts
+from streammiml.measure import counts, metric
 from streammiml.measure.metric import Figure
 from tests.measure.cases import block_of, figure, relevant_of, scored, truth_of
 from tests.oracles import counts as oracle
@@ -35,19 +35,19 @@ def test_counting_metrics__agree_with_scikit_learn(block):
         counts.hamming_loss: sklearn.hamming_loss(truth, predicted),
         counts.subset_accuracy: sklearn.accuracy_score(truth, predicted),
     }
-    for name, metric in (
+    for name, each in (
         ("micro", counts.micro_f1),
         ("macro", counts.macro_f1),
         ("samples", counts.sample_f1),
     ):
-        want[metric] = sklearn.f1_score(truth, predicted, average=name, zero_division=0)
-    for metric, value in want.items():
-        assert figure(metric, block).value == pytest.approx(value, **CLOSE), metric.name
+        want[each] = sklearn.f1_score(truth, predicted, average=name, zero_division=0)
+    for each, value in want.items():
+        assert figure(each, block).value == pytest.approx(value, **CLOSE), each.name
 
 
 @given(block=scored(max_bags=20))
 def test_macro_f1__standard_error_agrees_with_plain_loops(block):
-    groups = counts.groups_of(block.numbers, block.n_labels)[0].tolist()
+    groups = block.groups[0].tolist()
     error = figure(counts.macro_f1, block).standard_error
     if len(set(groups)) < 2:
         assert error is None
@@ -56,10 +56,10 @@ def test_macro_f1__standard_error_agrees_with_plain_loops(block):
         assert error == pytest.approx(float(want) ** 0.5, rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("most", [counts.GROUPED_COUNTS, 6 * counts.FEWEST_GROUPS])
+@pytest.mark.parametrize("most", [metric.GROUPED_COUNTS, 6 * metric.FEWEST_GROUPS])
 def test_macro_f1__standard_error_is_what_other_bags_show(monkeypatch, most):
     """Bags with much or little wrong, so that labels go together, and frequent and rare labels."""
-    monkeypatch.setattr(counts, "GROUPED_COUNTS", most)
+    monkeypatch.setattr(metric, "GROUPED_COUNTS", most)
     rng = np.random.default_rng(1)
     often = np.geomspace(0.5, 0.05, 6)
     values, errors = [], []
@@ -76,6 +76,13 @@ def test_macro_f1__has_no_standard_error_where_bags_have_no_numbers():
     block = block_of(np.eye(4), np.eye(4, dtype=bool))
     assert figure(counts.macro_f1, block).standard_error == 0
     assert figure(counts.macro_f1, replace(block, numbers=None)) == Figure(1.0)
+
+
+def test_macro_f1__has_no_standard_error_where_labels_are_too_many(monkeypatch):
+    monkeypatch.setattr(metric, "GROUPED_COUNTS", 4 * metric.FEWEST_GROUPS)
+    for n, error in ((4, 0), (5, None)):
+        made = figure(counts.macro_f1, block_of(np.eye(n), np.eye(n, dtype=bool)))
+        assert made == Figure(1.0, error)
 
 
 @given(block=scored())
