@@ -10,7 +10,7 @@ from streammiml.blocks.plan import Plan
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.state import state_bytes
+from streammiml.learn.state import panel_bytes, state_bytes
 from streammiml.learn.validation import (
     Validation,
     largest_lifted,
@@ -55,7 +55,7 @@ def prepare(store: Bags, config: TrainConfig, holdout: Holdout | None = None) ->
         "weights": state_bytes(config, n_lifted, store.n_labels),
         # The frequencies, and the numbers from which they are made.
         "lift": 2 * 4 * store.n_features * lift.n_fourier,
-        "lifted bag": lifted * config.threads,
+        "lifted bag": lifted * config.threads + panel_bytes(config, n_lifted),
         "validation": kept,
     }
     return Prepared(

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.config import ModelConfig
+from streammiml.config import ModelConfig, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.average import STRIDE, Averages, averaged, make_averages
 from streammiml.kernel.lift import Lift, lift_width
-from streammiml.kernel.score import Weights
+from streammiml.kernel.score import PANEL_ROWS, Weights
 from streammiml.kernel.sweep import Tally, make_tally, project_all
 from streammiml.kernel.tile import aligned_zeros
 from streammiml.model import load_tensors, padded, save_tensors
@@ -92,6 +92,12 @@ def state_bytes(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
     # A look lays the labels' vectors out once more, eight labels side by side.
     laid_out = width * -(-(n_labels + 1) // 8) * 8 * config.subconcepts
     return values * 4 * 3 + (values * 8 if config.average else 0) + laid_out * 4
+
+
+def panel_bytes(config: TrainConfig, n_lifted: int) -> int:
+    """Bytes of the rows that each thread, and a look, has placed at a time."""
+    width = config.shared_dim if config.shared_space else n_lifted
+    return 4 * PANEL_ROWS * (width + 8) * (config.threads + 1)
 
 
 def save_checkpoint(folder: Path, state: State, key: dict[str, Any]) -> Path:

@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml import model
-from streammiml.config import ModelConfig
+from streammiml.config import ModelConfig, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift
-from streammiml.kernel.score import Weights, laid_across
+from streammiml.kernel.score import Weights, laid_across, make_score_panel
+from streammiml.kernel.sweep import make_sweep_room
 from streammiml.learn import state as states
-from streammiml.learn.state import load_checkpoint, new_state, save_checkpoint, state_bytes
+from streammiml.learn.state import (
+    load_checkpoint,
+    new_state,
+    panel_bytes,
+    save_checkpoint,
+    state_bytes,
+)
 from tests.stores import assert_equal
 
 KEY = {"fingerprint": "ab" * 16, "seed": 3}
@@ -216,3 +223,13 @@ def test_new_state__is_within_the_balls_and_another_one_for_another_seed():
         assert norms.max() < 0.500001
     other = new_state(replace(config, seed=2), made_lift(), 3)
     assert (state.weights.labels[..., :16] != other.weights.labels[..., :16]).all()
+
+
+def test_panel_bytes__are_those_of_the_rooms_that_are_made():
+    lift = made_lift(300, 0, 0)
+    for shared_space in (True, False):
+        config = TrainConfig(shared_dim=20, shared_space=shared_space)
+        state = new_state(config, lift, 5)
+        made = make_sweep_room(state.weights, lift, 3).step.panel.projected.nbytes
+        made += make_score_panel(laid_across(state.weights)).projected.nbytes
+        assert made <= panel_bytes(config, 301) <= made + 2 * 64 * 4 * 8
