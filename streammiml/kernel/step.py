@@ -321,46 +321,41 @@ def update_shared_sparse(
     max_norm: float, now: int,
 ) -> bool:  # fmt: skip
     """As ``update_shared_dense`` on the features that rows ``pair`` have: their columns merged."""
-    more, less, columns, values = room.gains[0], room.gains[1], rows.columns, rows.values
+    shared, means, seen = weights.shared, averages.shared, averages.shared_seen
+    more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
+    columns, values, squares, context = rows.columns, rows.values, room.squares, rows.context
     p, p_end = rows.offsets[pair[0]], rows.offsets[pair[0] + 1]
     q, q_end = rows.offsets[pair[1]], rows.offsets[pair[1] + 1]
+    c, c_end = 0, context.size[0] if context.near.shape[0] else 0
+    total = weight_until(now)
+    bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
     finite = True
-    past = weights.shared.shape[0]
-    while p < p_end or q < q_end:
-        left = np.int64(columns[p]) if p < p_end else past
-        right = np.int64(columns[q]) if q < q_end else past
-        feature: Any = min(left, right)
-        more[0] = less[0] = np.float32(0)
-        if left == feature:
-            more[0] = amount * values[p]
-            p += 1
-        if right == feature:
-            less[0] = amount * values[q]
-            q += 1
-        finite &= _update_feature(weights, averages, feature, room, max_norm, now)
-    if rows.context.near.shape[0]:
-        # Both rows have it.
-        for i in range(rows.context.size[0]):
-            feature = np.int64(rows.context.columns[i])
-            more[0] = less[0] = amount * rows.context.values[i]
-            finite &= _update_feature(weights, averages, feature, room, max_norm, now)
+    past = shared.shape[0]
+    while c < c_end or p < p_end or q < q_end:
+        feature: Any = 0
+        if c < c_end:
+            # Both rows have it.
+            feature = np.int64(context.columns[c])
+            more[0] = less[0] = amount * context.values[c]
+            c += 1
+        else:
+            left = np.int64(columns[p]) if p < p_end else past
+            right = np.int64(columns[q]) if q < q_end else past
+            feature = min(left, right)
+            more[0] = less[0] = np.float32(0)
+            if left == feature:
+                more[0] = amount * values[p]
+                p += 1
+            if right == feature:
+                less[0] = amount * values[q]
+                q += 1
+        if now > 0 and seen[feature] < now:
+            catch_up(means, shared, feature, seen[feature], total)
+            seen[feature] = now
+        update_tile(shared, feature, plus, minus, more, less, 0, squares, 1)
+        if not squares[0] < bound:
+            finite &= shrink(shared[feature], max_norm)
     return finite
-
-
-@njit
-def _update_feature(
-    weights: Weights, averages: Averages, feature: int, room: Room, max_norm: float, now: int
-) -> bool:
-    """One row of W0, by the first of ``room.gains``."""
-    shared, seen, squares = weights.shared, averages.shared_seen, room.squares
-    more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
-    if now > 0 and seen[feature] < now:
-        catch_up(averages.shared, shared, feature, seen[feature], weight_until(now))
-        seen[feature] = now
-    update_tile(shared, feature, plus, minus, more, less, 0, squares, 1)
-    if not squares[0] < np.float32(max_norm * max_norm * (1.0 - 1e-4)):
-        return shrink(shared[feature], max_norm)
-    return True
 
 
 @njit
