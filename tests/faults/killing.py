@@ -81,8 +81,12 @@ def _kill_at(number: int, folder: str, counter: list[int]) -> None:
         writes = (
             event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
         )
-        if (writes and str(args[0]).startswith(folder)) or event in CHANGES:
-            count()
+        # Names within a folder that is open begin with no slash. A compiler that keeps what it made
+        # elsewhere is none of ours.
+        if writes or event in CHANGES:
+            name = str(args[0])
+            if name.startswith(folder) or (event in CHANGES and not name.startswith("/")):
+                count()
 
     def fsync(fd: int) -> None:
         count()
