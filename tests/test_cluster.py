@@ -300,7 +300,7 @@ def test_local_cluster__workers_of_too_little_memory_to_begin_are_told(monkeypat
         open_pool(workers=1, worker_memory="1MiB") as pool,
         pytest.raises(StreammimlError, match=message),
     ):
-        list(pool.map(nap, [0], 0))
+        list(pool.map(nap, [0], 20))
 
 
 @pytest.mark.slow
