@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block_facts import digests_of
 from streammiml.bags.layout import CODECS
 from streammiml.digest import Fingerprint
 from tests.stores import (

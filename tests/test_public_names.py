@@ -30,3 +30,24 @@ def test_import__loads_nothing_heavy():
     code = f"import streammiml, sys; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "set()"
+
+
+HEAVY = {"zarr", "numcodecs", "pyarrow", "dask", "distributed", "h5py", "matplotlib", "jinja2"}
+HEAVY |= {"rich", "cyclopts", "obstore", "fsspec"}
+# scikit-learn loads pandas where it is installed, and pandas loads pyarrow: not our imports.
+NO_PANDAS = "import sys; sys.modules['pandas'] = None"
+FIT = """
+import numpy as np
+bags = [np.random.default_rng(i).normal(size=(3, 4)) for i in range(30)]
+names = [["high"] if bag.max() > 1.5 else ["low"] for bag in bags]
+model = sm.MIMLfast(shared_dim=4, epochs=1).fit(bags, names)
+model.predict(bags), model.score(bags, names), model.key_instances(bags)
+"""
+
+
+@pytest.mark.parametrize("then", ["", FIT], ids=["loaded", "fitted"])
+def test_estimator__loads_nothing_that_only_stores_and_reports_need(then):
+    tops = "{name.partition('.')[0] for name in sys.modules if sys.modules[name]}"
+    code = f"{NO_PANDAS}\nimport streammiml as sm\nsm.MIMLfast\n{then}\nprint({tops} & {HEAVY})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.assembly import top_label
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block_facts import top_label
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.parts import Arrays, load_arrays, save_arrays

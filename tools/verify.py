@@ -12,8 +12,9 @@ import numpy as np
 from cyclopts import Parameter
 from numpy.typing import NDArray
 
-from streammiml.bags.audit import digests_of, scan_bags
+from streammiml.bags.audit import scan_bags
 from streammiml.bags.block import BagBlock
+from streammiml.bags.block_facts import digests_of
 from streammiml.bags.checks import clean
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from streammiml.bags import parquet_rows, zarr_writing
 from streammiml.bags.appending import ArrayWriter, table_pages
-from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
+from streammiml.bags.block_facts import digests_of, top_label
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.layout import (
     ARRAY_DTYPES,
@@ -91,12 +91,6 @@ class Assembled:
             metadata=self.metadata,
             dropped_bags=self.tally.dropped_bags,
         )
-
-
-def top_label(block: BagBlock) -> int:
-    """Highest label of a block, of bags or of rows; −1 if there is none."""
-    labels = [block.label_indices] + ([] if block.row_labels is None else [block.row_labels])
-    return max(int(of.max(initial=-1)) for of in labels)
 
 
 class ZarrAssembly:

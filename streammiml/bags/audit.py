@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
-from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block_facts import digests_of
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.chunks import tried_twice
 from streammiml.bags.layout import RECORD, table_key
 from streammiml.bags.place import Place
 from streammiml.bags.store import BagStore, metadata_problem
 from streammiml.bags.views import Bags
-from streammiml.digest import U64, Fingerprint, bag_digests
+from streammiml.digest import Fingerprint
 from streammiml.errors import StoreError
 
 SCAN_BYTES = 16 << 20
@@ -50,18 +50,6 @@ def fingerprint(store: Bags, spec: StoreSpec) -> str:
         store.bag_ids(first, first + len(block))
         first += len(block)
     return total.text()
-
-
-def digests_of(block: BagBlock) -> U64:
-    """Digest of each bag of a block."""
-    rows = block.rows
-    return bag_digests(
-        block.bag_offsets,
-        block.label_offsets,
-        block.label_indices,
-        block.row_labels,
-        (rows.offsets, rows.columns, rows.values) if isinstance(rows, SparseRows) else rows,
-    )
 
 
 def scan_bags(store: Bags) -> int:

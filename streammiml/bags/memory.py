@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.assembly import top_label
-from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block_facts import digests_of, top_label
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.views import Bags

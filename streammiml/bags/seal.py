@@ -23,12 +23,12 @@ from streammiml.bags.assembly import (
     Assembled,
     ParquetAssembly,
     Tally,
-    top_label,
     whole_file,
     write_table,
 )
-from streammiml.bags.audit import digests_of, scan_bags
+from streammiml.bags.audit import scan_bags
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block_facts import digests_of, top_label
 from streammiml.bags.checks import StoreSpec, clean
 from streammiml.bags.cold import OpenFile
 from streammiml.bags.ids import refuse_twice

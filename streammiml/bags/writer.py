@@ -32,10 +32,9 @@ from streammiml.bags.assembly import (
     Assembled,
     ParquetAssembly,
     ZarrAssembly,
-    top_label,
 )
-from streammiml.bags.audit import digests_of
 from streammiml.bags.block import BagBlock
+from streammiml.bags.block_facts import digests_of, top_label
 from streammiml.bags.checks import StoreSpec, backend_of, clean
 from streammiml.bags.ids import refuse_twice
 from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, RECORD, Manifest

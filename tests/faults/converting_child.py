@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streammiml.bags.audit import digests_of
+from streammiml.bags.block_facts import digests_of
 from streammiml_tools.conversion import ConvertConfig
 from streammiml_tools.convert import convert
 from streammiml_tools.readers import READERS, reader_of

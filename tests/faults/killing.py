@@ -17,8 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streammiml.bags.audit import digests_of
+# Loaded once here rather than in every child: Arrow loads the first two when it meets a table.
+import pandas  # noqa: F401
+import pyarrow.compute
+import pyarrow.parquet  # noqa: F401
+import zarr  # noqa: F401
+
 from streammiml.bags.block import BagBlock
+from streammiml.bags.block_facts import digests_of
 from streammiml.bags.checks import StoreSpec
 from streammiml.bags.writer import BagWriter
 from tests.stores import as_sparse, made_block, made_spec, sizes
