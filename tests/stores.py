@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,6 +41,21 @@ def scratch() -> Iterator[Path]:
     fast = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="streammiml-", dir=fast) as folder:
         yield Path(folder)
+
+
+@contextmanager
+def file_limit(size: int) -> Iterator[None]:
+    """No file may grow beyond a size, as on a disk that is full at that byte.
+
+    Nor is bytecode written: Python would take the half of a module that fits for the whole.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with mock.patch.object(sys, "dont_write_bytecode", True):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-import resource
 import struct
 import tracemalloc
 
@@ -22,6 +21,7 @@ from streammiml.model import (
     padded,
     save_tensors,
 )
+from tests.stores import file_limit
 
 
 def made_model(
@@ -314,16 +314,9 @@ def test_save__never_reports_a_failed_write_as_saved(saved, monkeypatch, name, a
 
 def test_save__leaves_the_old_file_when_the_disk_is_full(saved):
     old = saved.read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
-    try:
-        with pytest.raises(
-            StreammimlError,
-            match=r"is not saved: File too large; it takes .* are free; make room or",
-        ):
-            made_model(d=200, m=200).save(saved)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = r"is not saved: File too large; it takes .* are free; make room or"
+    with file_limit(64 * 1024), pytest.raises(StreammimlError, match=said):
+        made_model(d=200, m=200).save(saved)
     assert saved.read_bytes() == old
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
 

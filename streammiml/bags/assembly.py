@@ -245,7 +245,6 @@ class ZarrAssembly:
             coding = "raw" if array.codec == "none" else "blosc"
             pages = write_table(self._root, name, np.frombuffer(raw, RECORD), base)
             entries[name] = array.entry(coding, pages)
-        zarr_writing.clear_metadata(self._root)
         codec = self._spec.resolved_codec
         keys = zarr_writing.write_metadata(
             self._root, list(self.arrays.values()), codec if codec != "none" else "lz4", said

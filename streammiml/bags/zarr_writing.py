@@ -11,7 +11,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
@@ -59,13 +59,18 @@ def shuffled(dtype: np.dtype[Any], codec: str) -> bool:
 def write_metadata(
     folder: Path, arrays: list[ArrayWriter], codec: str, attributes: dict[str, Any]
 ) -> list[str]:
-    """Let zarr describe arrays whose chunks are written; returns the files that it wrote."""
-    store = zarr.storage.LocalStore(folder)
+    """Describe arrays whose chunks are written; returns the metadata files.
+
+    zarr describes them in memory and this thread writes the files. zarr's own threads would go on
+    writing after the first of them has failed, into a folder that is tried again by then.
+    """
+    descriptions: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(descriptions)
     zarr.create_group(store, attributes={"streammiml": attributes}, zarr_format=3)
     for array in arrays:
         coded = BloscCodec(
             typesize=array.dtype.itemsize,
-            cname=zarr.codecs.BloscCname(codec),
+            cname=cast("Any", codec),
             clevel=5,
             shuffle="shuffle" if shuffled(array.dtype, codec) else "noshuffle",
         )
@@ -85,13 +90,11 @@ def write_metadata(
         # Readers that do not know consolidated metadata ignore it; those that do list no strangers.
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(store)
-    return ["zarr.json", *(f"{array.name}/zarr.json" for array in arrays)]
-
-
-def clear_metadata(folder: Path) -> None:
-    """Remove metadata that an interrupted finish left, zarr's own half-written files among it."""
-    for path in folder.glob("**/zarr.*"):
-        path.unlink()
+    for key, description in descriptions.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(description.to_bytes())
+    return list(descriptions)
 
 
 class ForeignArray:

@@ -7,14 +7,12 @@ undisturbed run byte for byte, with or without splitting, shuffling and grouping
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,7 @@ from streammiml_tools.conversion import ConvertConfig, work_folder
 from streammiml_tools.convert import convert
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from tests.faults.converting_child import Converter, options
-from tests.stores import content, made_block, plain, scratch, sizes
+from tests.stores import content, file_limit, made_block, plain, scratch, sizes
 from tests.tools.corpora import save_npy, save_npz
 
 ROOT = Path(__file__).parents[2]
@@ -201,16 +199,6 @@ def test_source_cut_short_while_it_is_read__is_an_error(tmp_path):
 
 
 # The disk.
-
-
-@contextmanager
-def file_limit(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize(

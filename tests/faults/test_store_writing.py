@@ -6,12 +6,12 @@ byte, and nothing is called saved that is not.
 
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -34,6 +34,7 @@ from tests.stores import (
     as_sparse,
     assert_same,
     content,
+    file_limit,
     made_block,
     made_spec,
     scratch,
@@ -206,17 +207,6 @@ def test_control__without_the_rename_a_kill_leaves_half_a_store(backend, undistu
 # A full disk.
 
 
-@contextmanager
-def file_limit(size: int) -> Iterator[None]:
-    """No file may grow beyond a size, as on a disk that is full at that byte."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 FULL = (
     r"x.(zarr|parquet) cannot be written: .*File too large.* \([\d,]+ bytes free\); finished parts"
 )
@@ -286,12 +276,14 @@ class Failing:
 
     def __init__(self, monkeypatch, at: int) -> None:
         self.calls, self._at = 0, at
+        self.threads: set[int] = set()
         for name in ("fsync", "rename", "replace"):
             monkeypatch.setattr(os, name, self._wrapped(getattr(os, name)))
 
     def _wrapped(self, real):
         def call(*args, **kwargs):
             self.calls += 1
+            self.threads.add(threading.get_ident())
             if self.calls == self._at:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return real(*args, **kwargs)
@@ -306,6 +298,8 @@ def test_failing_fsync_or_rename__is_never_reported_as_saved(backend, undisturbe
         killing.write(path, "dense", MIXED)
         assert content(path) == want
     assert count.calls > 15
+    # Another thread could still write when the store is tried again.
+    assert count.threads == {threading.get_ident()}
     failed_after_rename = 0
     for at in np.linspace(1, count.calls, 12).astype(int).tolist():
         with fresh(backend) as path:
