@@ -80,6 +80,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'streammiml' has no attribute {name!r}")
+    # The error itself can be named on Windows too, by those who catch it.
+    if name != "StreammimlError":
+        import_module("streammiml._base.platform").refuse_windows()
     return getattr(import_module(_HOMES[name]), name)
 
 

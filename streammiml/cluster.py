@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import warnings
 from abc import ABC, abstractmethod
@@ -34,6 +33,7 @@ from dask.base import compute
 from dask.callbacks import Callback
 from dask.delayed import delayed
 
+from streammiml._base.platform import signals_blocked, usable_cores
 from streammiml.config import format_size, parse_size
 from streammiml.errors import StreammimlError
 
@@ -138,11 +138,9 @@ def open_pool(
     if worker_memory is not None:
         limit = parse_size(worker_memory, option="worker_memory", least=1)
     where = workers if workers is not None else scheduler
-    pool: Pool
-    if where is not None:
-        pool = ClusterPool(where, limit)
-    else:
-        pool = ThreadPool(threads or len(os.sched_getaffinity(0)))
+    pool: Pool = (
+        ThreadPool(threads or usable_cores()) if where is None else ClusterPool(where, limit)
+    )
     pool.relief = relief
     return pool
 
@@ -163,11 +161,10 @@ def _undisturbed() -> Iterator[None]:
         before = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
     # It would unblock the signal when the first process is begun.
     resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        yield
+        with signals_blocked(signal.SIGINT):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if before is not None:
             signal.signal(signal.SIGINT, before)
     if noted:

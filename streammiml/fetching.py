@@ -5,7 +5,6 @@ Other threads run meanwhile, and are not woken for every range.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from streammiml._base.platform import will_need_advice
 from streammiml.fast_crc import first_wrong_at
 from streammiml.jit import njit
 
@@ -21,6 +21,7 @@ I64 = NDArray[np.int64]
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()
 _intrinsic: Any = intrinsic
+_WILL_NEED = will_need_advice()
 PAGE = 4096
 ADVICE = 256 << 10
 """What the page cache is told of at once: of long stretches Linux may hear only the beginning."""
@@ -52,7 +53,7 @@ def _posix_fadvise(_: Any, fd: Any, offset: Any, size: Any) -> Any:  # noqa: ARG
         fd, offset, size = arguments
         kind, name = ir.FunctionType(_I32, [_I32, _I64, _I64, _I32]), "posix_fadvise"
         callee = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        soon = _I32(os.POSIX_FADV_WILLNEED)
+        soon = _I32(_WILL_NEED)
         return builder.sext(
             builder.call(callee, [builder.trunc(fd, _I32), offset, size, soon]), _I64
         )
@@ -106,7 +107,7 @@ def _nothing(fd: int, offset: int, size: int) -> int:  # noqa: ARG001
     return 0
 
 
-_advise: Any = _posix_fadvise if hasattr(os, "posix_fadvise") else _nothing
+_advise: Any = _nothing if _WILL_NEED is None else _posix_fadvise
 
 
 @njit
@@ -126,7 +127,7 @@ def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
     """
     for i in range(len(ranges)):
         _tell(ranges[i, 0], ranges[i, 2], ranges[i, 3])
-    piece = 0
+    piece: Any = np.int64(0)
     for i in range(len(ranges)):
         fd, past, _, _, offset, size, address, n_pieces = ranges[i]
         if not _fetch(fd, past, offset, size, address, sizes, crcs, piece, piece + n_pieces):

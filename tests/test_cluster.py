@@ -5,11 +5,11 @@ import threading
 import time
 from contextlib import suppress
 from itertools import count, islice
-from pathlib import Path
 
 import pytest
 
 from streammiml import cluster
+from streammiml._base import platform
 from streammiml.cluster import open_pool
 from streammiml.errors import StreammimlError
 from tests.clusters import answering, outside_cluster, outside_processes
@@ -45,10 +45,7 @@ def fail(kind, message):
 
 def fill(item, size):
     """Let the process hold so many bytes, and keep them."""
-    missing = size - int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
-        "SC_PAGESIZE"
-    )
-    HELD.append(b"x" * max(0, missing))
+    HELD.append(b"x" * max(0, size - platform.resident_bytes()))
     time.sleep(0.3)
     return item
 
@@ -150,7 +147,7 @@ def test_scheduler__something_else_that_answers_is_told(said, why, monkeypatch):
 
 
 def test_pool__takes_the_cores_there_are():
-    assert open_pool().n_threads == len(os.sched_getaffinity(0))
+    assert open_pool().n_threads == platform.usable_cores()
 
 
 @pytest.mark.slow
@@ -277,18 +274,14 @@ def test_local_cluster__workers_that_hold_much_go_on(monkeypatch):
 
 @pytest.mark.slow
 def test_local_cluster__an_interrupt_that_python_lost_is_heard():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with open_pool(workers=1) as pool:
-            results = pool.map(square, count(), 0)
-            assert next(results) == 0
-            with suppress(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
-            with pytest.raises(KeyboardInterrupt):
-                list(results)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with open_pool(workers=1) as pool:
+        results = pool.map(square, count(), 0)
+        assert next(results) == 0
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            list(results)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from typing import Any
 
 from cyclopts import App, CycloptsError
 
+from streammiml._base.platform import refuse_windows
 from streammiml.errors import StreammimlError
 
 
@@ -16,6 +17,7 @@ def run_command(function: Callable[..., Any], words: Sequence[str] | None = None
     app = App(result_action="return_value", help_flags=["--help", "-h"], version_flags=[])
     app.default(function)
     try:
+        refuse_windows()
         app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except (StreammimlError, CycloptsError) as error:
         cause = error.__cause__ if isinstance(error.__cause__, StreammimlError) else error

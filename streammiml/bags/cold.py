@@ -19,18 +19,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streammiml._base.platform import (
+    advise_will_need,
+    direct_flag,
+    read_at,
+    usable_memory,
+    will_need_advice,
+)
+
 COLD_BYTES = 64 << 10
 """Shorter reads are plain: they belong to tables and offsets, which are wanted again."""
 STRETCH = 256 << 10
 _PAGE = 4096
 _PIECE = 4 << 20
-_DIRECT: int | None = getattr(os, "O_DIRECT", None)
-_UNLIMITED = 1 << 62
 
 
 def may_bypass() -> bool:
     """Whether the page cache may be passed by, or asked; ``STREAMMIML_DIRECT=0`` forbids it."""
-    return os.environ.get("STREAMMIML_DIRECT", "1") != "0" and _DIRECT is not None
+    return os.environ.get("STREAMMIML_DIRECT", "1") != "0" and direct_flag() is not None
 
 
 def outgrows_cache(n_bytes: int) -> bool:
@@ -40,31 +46,6 @@ def outgrows_cache(n_bytes: int) -> bool:
     """
     always = os.environ.get("STREAMMIML_DIRECT") == "always"
     return always or n_bytes > usable_memory() // 2
-
-
-def usable_memory() -> int:
-    """Bytes that this process may still take, the cache included: the machine's, or its group's."""
-    machine = _UNLIMITED
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        machine = next(int(x.split()[1]) << 10 for x in lines if x.startswith("MemAvailable"))
-    return min(machine, *_group_limits())
-
-
-def _group_limits() -> list[int]:
-    """Memory limits of the control groups that this process is in, of either version."""
-    found = [_UNLIMITED]
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds and "memory" not in kinds.split(","):
-                continue
-            root = Path("/sys/fs/cgroup/memory" if kinds else "/sys/fs/cgroup")
-            name = "memory.limit_in_bytes" if kinds else "memory.max"
-            for folder in (root, *(root / path.lstrip("/")).parents, root / path.lstrip("/")):
-                with suppress(OSError, ValueError):
-                    found.append(int((folder / name).read_text()))
-    return found
 
 
 class Way(NamedTuple):
@@ -86,9 +67,9 @@ class OpenFile:
 
     def __init__(self, path: Path, *, bypass: bool) -> None:
         self._path, self._bypass = path, bypass and may_bypass()
-        self._asks = may_bypass() and hasattr(os, "posix_fadvise")
+        self._asks = may_bypass() and will_need_advice() is not None
         self._asked: set[int] = set()
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, os.O_RDONLY)
         # At once, not at the first long read: two threads would both open it, and one be lost.
         self._past = self._opened_past() if self._bypass else None
 
@@ -98,9 +79,10 @@ class OpenFile:
                 os.close(fd)
 
     def _opened_past(self) -> int | None:
-        assert _DIRECT is not None, "asked before"
+        flag = direct_flag()
+        assert flag is not None, "may_bypass was asked before"
         with suppress(OSError):
-            return os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | _DIRECT)
+            return os.open(self._path, os.O_RDONLY | flag)
         return None
 
     def way(self, offset: int, size: int) -> Way:
@@ -123,9 +105,9 @@ class OpenFile:
                 with suppress(OSError):
                     # Of one long stretch Linux may hear only the beginning.
                     for at in range(start, start + n_bytes, STRETCH):
-                        os.posix_fadvise(self._fd, at, STRETCH, os.POSIX_FADV_WILLNEED)
+                        advise_will_need(self._fd, at, STRETCH)
         while done < len(buffer):
-            got = os.preadv(self._fd, [buffer[done:]], offset + done)
+            got = read_at(self._fd, buffer[done:], offset + done)
             if got == 0:
                 break
             done += got
@@ -163,7 +145,7 @@ class OpenFile:
         while done < len(target):
             first = (offset + done) // _PAGE * _PAGE
             n_pages = -(-(offset + len(target) - first) // _PAGE)
-            got = os.preadv(past, [arena[: n_pages * _PAGE].data], first)
+            got = read_at(past, arena[: n_pages * _PAGE].data, first)
             skip = offset + done - first
             fresh = min(got - skip, len(target) - done)
             if fresh <= 0:

@@ -6,7 +6,6 @@ be synced: after a power cut a torn one fails its checksum and counts as never w
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -21,6 +20,7 @@ import safetensors.numpy
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from streammiml._base.platform import lock_file
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.errors import StoreError
 
@@ -136,16 +136,14 @@ class Lock:
     """One owner a folder; the operating system lets go of it when the owner dies."""
 
     def __init__(self, path: Path, what: str) -> None:
+        # The package filelock does not serve here: it empties the file before it has the lock, and
+        # with it the name of the owner, which the error below tells.
         self._path, self._file = path, path.open("a+")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_file(self._file):
             self._file.seek(0)
             owner = self._file.read().strip() or "another process"
             self._file.close()
-            raise StoreError(
-                f"{what} is being written by {owner}; wait for it or stop it"
-            ) from None
+            raise StoreError(f"{what} is being written by {owner}; wait for it or stop it")
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
         self._file.flush()

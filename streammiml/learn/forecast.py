@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from streammiml._base.platform import bytes_read
 from streammiml.bags.block import BagBlock
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
@@ -108,7 +107,7 @@ def _sample(ready: Prepared) -> tuple[BagBlock, float]:
     listed, plan = ready.visits.listed, ready.budget.plan
     parts: list[BagBlock] = []
     n_bags = n_bytes = 0
-    before = _bytes_read_so_far()
+    before = bytes_read()
     for place in range(plan.n_blocks):
         if plan.order == "blocks":
             start, stop = plan.bags_of(int(plan.blocks_at(0, np.array([place]))[0]))
@@ -118,17 +117,9 @@ def _sample(ready: Prepared) -> tuple[BagBlock, float]:
         n_bags, n_bytes = n_bags + len(parts[-1]), n_bytes + parts[-1].nbytes
         if n_bags >= SAMPLE_BAGS or n_bytes >= SAMPLE_BYTES:
             break
-    read = _bytes_read_so_far() - before
-    # Nothing is counted of what comes over the network.
+    read = bytes_read() - before
+    # Reads over the network are not counted, and some systems count none at all.
     return BagBlock.join(parts), read / n_bytes if read > 0.01 * n_bytes else 1.0
-
-
-def _bytes_read_so_far() -> int:
-    """Bytes that this process has asked files for; 0 where the system does not say."""
-    with suppress(OSError):
-        found = re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())
-        return int(found[1]) if found else 0
-    return 0
 
 
 def _bytes_read(ready: Prepared, inflation: float) -> tuple[int, bool]:

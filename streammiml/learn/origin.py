@@ -6,11 +6,11 @@ Kept beside the settings and not among them, since equal runs on other machines 
 from __future__ import annotations
 
 import json
-import re
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from streammiml._base.platform import peak_resident_bytes, resident_bytes
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml.learn.progress import Progress
 from streammiml.model import write_whole
@@ -73,14 +73,14 @@ class Witness:
 
     def __init__(self, store: Bags, run: Path) -> None:
         self._origin, self._run = Origin.of(store), run
-        self._before: tuple[int, int] | None = None
+        self._bytes_before = 0
         self._saw = False
 
     def __call__(self, progress: Progress) -> None:
         """Training goes on; the first time, say where it came from."""
         if not self._saw and progress.done < 1:
             self._saw = True
-            self._before = memory_of_process()
+            self._bytes_before = resident_bytes()
             earlier = read_origin(self._run)
             if earlier is not None:
                 self._origin = replace(self._origin, peak_bytes=earlier.peak_bytes)
@@ -88,22 +88,11 @@ class Witness:
 
     def finish(self) -> None:
         """Say what it took, unless there was nothing left to do; of several goes, the most."""
-        after = memory_of_process()
-        if not self._saw or self._before is None or after is None:
+        # 0 where training had nothing left to do, or the system does not say.
+        if not self._bytes_before:
             return
-        most = max(self._origin.peak_bytes or 0, after[1])
-        replace(self._origin, peak_bytes=most, bytes_before=self._before[0]).save(self._run)
-
-
-def memory_of_process() -> tuple[int, int] | None:
-    """Bytes held now, and the most so far; None where the system does not say."""
-    with suppress(OSError):
-        status = Path("/proc/self/status").read_text()
-        found = [re.search(rf"{name}:\s+(\d+) kB", status) for name in ("VmRSS", "VmHWM")]
-        if all(found):
-            now, most = (int(each[1]) << 10 for each in found if each)
-            return now, most
-    return None
+        most = max(self._origin.peak_bytes or 0, peak_resident_bytes())
+        replace(self._origin, peak_bytes=most, bytes_before=self._bytes_before).save(self._run)
 
 
 def _absolute(name: str) -> str:

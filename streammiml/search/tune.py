@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streammiml._base.platform import usable_cores
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
@@ -169,7 +170,7 @@ def tune(
             "labels; at least 2 are needed"
         )
     if threads is None and workers is None and scheduler is None:
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
     _check_memory(cut.cut(store, 0)[0], base, settings)
     record = _record(store, base, settings, cut, halving, slow)

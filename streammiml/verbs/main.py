@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal, get_args
 
 from cyclopts import App, CycloptsError
 from cyclopts.completion.detect import ShellDetectionError
 
+from streammiml._base.platform import refuse_windows
 from streammiml.errors import StreammimlError, unknown
 
 Shell = Literal["bash", "fish", "powershell", "zsh"]
@@ -45,6 +48,8 @@ def build() -> App:
         name="streammiml",
         help="Multi-instance multi-label learning on corpora far larger than memory.",
         version=lambda: version("streammiml"),
+        # The list of verbs has no markup; loading the Markdown renderer would cost a third more.
+        help_format="plaintext",
         help_flags=["--help", "-h"],
         result_action="return_value",
         suppress_keyboard_interrupt=False,
@@ -53,7 +58,7 @@ def build() -> App:
     found = {point.name: (point.value, TOOL_HELP.get(point.name, "")) for point in points}
     # A tool may do more under the same name: verify, which knows sources.
     for name, (target, line) in sorted({**VERBS, **found}.items()):
-        app.command(target, name=name, help=line)
+        app.command(target, name=name, help=line, help_format="markdown")
     _offer_completion(app)
     return app
 
@@ -83,6 +88,7 @@ def _offer_completion(app: App) -> None:
 def run(words: Sequence[str]) -> int:
     """Run one command; its exit code is returned, and errors of the user are printed."""
     try:
+        refuse_windows()
         app = build()
         if words and not words[0].startswith("-") and words[0] not in app:
             raise unknown("verb", words[0], [name for name in app if not name.startswith("-")])
@@ -108,6 +114,22 @@ def _complain(message: str) -> int:
     return 2
 
 
+class _Notices(logging.Handler):
+    """Prints what the library logs, such as that kernels are being compiled, as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # Without a stderr (2>&-), print would write to stdout, where results are.
+        if sys.stderr is not None:
+            print(f"streammiml: {record.getMessage()}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     """What the installed command runs."""
+    log = logging.getLogger("streammiml")
+    log.addHandler(_Notices())
+    log.setLevel(logging.INFO)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or pipe that knows only ASCII shows other characters by their number.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from contextlib import suppress
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from streammiml._base.platform import resident_bytes
 from streammiml.config import format_size
 from streammiml.learn.progress import Progress
 
@@ -26,7 +24,7 @@ class Show:
     """
 
     def __init__(self) -> None:
-        self._held = _memory_held()
+        self._held = resident_bytes()
         self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = None
         if self._console.is_terminal:
@@ -43,7 +41,10 @@ class Show:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        """Show a moment, unless the last one was just now; before the first, how bags are mixed."""
+        """Show how training stands; before the first moment, how bags are mixed.
+
+        A moment is passed over if another was shown just now, or before there is a pace to show.
+        """
         if self._last is None:
             self._console.print(progress.mixing, soft_wrap=True)
             if self._live is not None:
@@ -53,7 +54,8 @@ class Show:
             self._loss = progress.validation_loss
         now = time.monotonic()
         pause = LIVE_SECONDS if self._live is not None else SHOW_SECONDS
-        if not progress.is_line and now - self._shown < pause:
+        has_pace = progress.seconds_left is not None
+        if not progress.is_line and (now - self._shown < pause or not has_pace):
             return
         self._shown = now
         words = ", ".join(self._words(progress))
@@ -68,7 +70,7 @@ class Show:
             f"step {progress.step:,}",
             f"{progress.steps_per_second:,.0f} steps/s",
             f"{progress.mb_per_second:.0f} MB/s",
-            f"{format_size(max(0, _memory_held() - self._held))} held",
+            f"{format_size(max(0, resident_bytes() - self._held))} held",
             f"violations {progress.share_of_violations:.2f}",
         ]
         if self._loss is not None:
@@ -84,10 +86,12 @@ class Show:
         total = self._last.total
         early = "stopped early: no lower ranking loss for as many looks as --patience says; "
         lines = [early + "--extend goes on"] if self._last.stopped_early else []
-        parts = [
-            f"{name} {seconds / max(total['all'], 1e-9):.0%}" for name, seconds in total.items()
-        ]
-        return [*lines, f"time: {spoken(total['all'])}; " + ", ".join(parts[:-1])]
+        shares = {name: seconds / max(total["all"], 1e-9) for name, seconds in total.items()}
+        del shares["all"]
+        if shares.get("compiling", 0) < 0.005:
+            shares.pop("compiling", None)
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+        return [*lines, f"time: {spoken(total['all'])}; {parts}"]
 
 
 def spoken(seconds: float) -> str:
@@ -97,11 +101,3 @@ def spoken(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86400:.1f} d"
-
-
-def _memory_held() -> int:
-    """Bytes of the process that are in memory; 0 where the system does not say."""
-    with suppress(OSError, ValueError, IndexError):
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0

@@ -77,10 +77,10 @@ def train(
         found = forecast(stores, settings)
         print(dumps(asdict(found))) if json else _say(found)
         return 0
+    # Told when training begins: whoever is refused gets one line.
+    notices = lacking()
     if settings.threads > 1:
-        print("streammiml: several kernel threads: results vary from run to run", file=sys.stderr)
-    for line in lacking():
-        print(f"streammiml: {line}", file=sys.stderr)
+        notices.insert(0, "several kernel threads: results vary from run to run")
     events = EventFiles(tensorboard) if tensorboard is not None else None
     show = Show()
     store = open_store(stores)
@@ -88,6 +88,8 @@ def train(
 
     def watch(progress: Progress) -> None:
         show(progress)
+        while notices:
+            print(f"streammiml: {notices.pop(0)}", file=sys.stderr)
         witness(progress)
         if events is not None:
             events(progress)

@@ -47,6 +47,24 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
     assert show.summary() == [early + "--extend goes on", spent]
 
 
+def test_show__passes_over_moments_before_there_is_a_pace(capsys):
+    with Show() as show:
+        show._shown -= 60
+        show(moment(step=64, seconds_left=None, is_line=False))
+        assert capsys.readouterr().err.splitlines() == ["bags are mixed"]
+        show(moment(step=200, seconds_left=3.0, is_line=False))
+    assert "step 200, " in capsys.readouterr().err
+
+
+def test_summary__names_compiling_where_it_took_time():
+    total = {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0}
+    show = Show()
+    show(moment(total={**total, "compiling": 5, "all": 20}))
+    assert show.summary()[0].endswith("checkpoints 0%, compiling 25%")
+    show(moment(total={**total, "compiling": 0.01, "all": 20}))
+    assert show.summary()[0].endswith("checkpoints 0%")
+
+
 def test_show__that_has_seen_nothing_has_nothing_to_sum_up():
     assert Show().summary() == []
 

@@ -333,6 +333,15 @@ def test_train__says_at_the_end_where_the_time_went(store, tmp_path, capsys):
     assert re.search(words, said(capsys)[1].splitlines()[-1])
 
 
+def test_train__that_is_refused_says_nothing_else(store, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("STREAMMIML_DIRECT", "0")
+    refused(capsys, "train", "no.zarr", tmp_path / "run", "--threads=2")
+    assert run(["train", store, str(tmp_path / "run"), *QUICK, "--threads=2"]) == 0
+    told = said(capsys)[1]
+    assert told.count("streammiml: several kernel threads: results vary from run to run") == 1
+    assert told.count("streammiml: no reads past the page cache (O_DIRECT)") == 1
+
+
 def test_train__states_how_bags_are_mixed_before_the_first_step(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run"), *QUICK, "--block-bags=8", "--mix-blocks=6"]
     assert run(words) == 0

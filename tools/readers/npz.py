@@ -23,6 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.platform import read_at
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
@@ -258,7 +259,7 @@ def _pread(array: Array, offset: int, out: NDArray[Any]) -> None:
         with array.path.open("rb", buffering=0) as file:
             view, done = _bytes_of(out), 0
             while done < len(view):
-                got = os.preadv(file.fileno(), [view[done:]], array.start + offset + done)
+                got = read_at(file.fileno(), view[done:], array.start + offset + done)
                 if got == 0:
                     raise SourceError(
                         f"{array.name} is shorter than when it was looked at: it ends at byte "

@@ -1,0 +1,1 @@
+"""What everything else stands on; imports nothing of ours but the errors."""

@@ -1,0 +1,298 @@
+"""What the system offers, and the fallback that takes its place where a call is missing."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streammiml._base import platform
+from streammiml.bags import cold
+from streammiml.errors import StreammimlError
+
+MIB = 1 << 20
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="compares with what Linux says")
+
+
+@pytest.fixture
+def without_kernel_files(monkeypatch):
+    """Nothing under /proc and /sys can be read."""
+    monkeypatch.setattr(platform, "_text_of", lambda _: "")
+
+
+def kernel_files(monkeypatch, **texts):
+    """Only these files of the kernel can be read; names stand for what their paths end with."""
+
+    def text_of(path):
+        return next((t for name, t in texts.items() if str(path).endswith(name)), "")
+
+    monkeypatch.setattr(platform, "_text_of", text_of)
+
+
+# Cores.
+
+
+@on_linux
+def test_usable_cores__are_those_of_the_process():
+    assert platform.usable_cores() == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(("said", "cores"), [(7, 7), (None, 1)])
+def test_usable_cores__without_affinity_are_those_of_the_machine(monkeypatch, said, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: said)
+    assert platform.usable_cores() == cores
+
+
+# Memory.
+
+
+def test_usable_memory__is_no_more_than_the_machine_has():
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert MIB < platform.usable_memory() <= whole
+
+
+@pytest.mark.usefixtures("without_kernel_files")
+def test_usable_memory__without_proc_is_all_of_the_machine():
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert platform.usable_memory() == whole
+
+
+@pytest.mark.usefixtures("without_kernel_files")
+@pytest.mark.parametrize("error", [ValueError, OSError, AttributeError])
+def test_usable_memory__is_unlimited_where_nothing_is_known(monkeypatch, error):
+    def sysconf(_):
+        raise error
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert platform.usable_memory() == platform.UNLIMITED
+
+
+MEMINFO = "MemTotal:       8000 kB\nMemFree:         100 kB\nMemAvailable:   4000 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "usable"),
+    [
+        ("0::/user/job\n", {"user/job/memory.max": "1048576\n"}, MIB),
+        ("0::/user/job\n", {"cgroup/user/memory.max": "2097152\n"}, 2 * MIB),
+        ("0::/user/job\n", {"user/job/memory.max": "max\n"}, 4000 << 10),
+        ("4:cpu,memory:/job\n", {"memory/job/memory.limit_in_bytes": "1048576\n"}, MIB),
+        ("4:cpu:/job\n", {"memory/job/memory.limit_in_bytes": "1048576\n"}, 4000 << 10),
+        ("", {}, 4000 << 10),
+    ],
+)
+def test_usable_memory__is_limited_by_control_groups(monkeypatch, groups, limits, usable):
+    kernel_files(monkeypatch, **{"/meminfo": MEMINFO, "self/cgroup": groups}, **limits)
+    assert platform.usable_memory() == usable
+
+
+@on_linux
+def test_resident_bytes__grow_with_what_is_held():
+    before = platform.resident_bytes()
+    held = np.ones(64 * MIB, np.uint8)
+    assert platform.resident_bytes() - before > 48 * MIB
+    assert platform.peak_resident_bytes() >= before + 48 * MIB
+    del held
+
+
+@on_linux
+def test_peak_resident_bytes__is_near_what_the_fallback_says(monkeypatch):
+    held = np.ones(256 * MIB, np.uint8)
+    fast = platform.peak_resident_bytes()
+    kernel_files(monkeypatch)
+    # Linux counts what a process held before exec, too: the fallback may be more, never much less.
+    assert platform.peak_resident_bytes() > 0.9 * fast > 0.9 * held.nbytes
+    assert platform.resident_bytes() == platform.peak_resident_bytes()
+
+
+@pytest.mark.usefixtures("without_kernel_files")
+@pytest.mark.parametrize(("system", "unit"), [("darwin", 1), ("linux", 1024), ("freebsd14", 1024)])
+def test_peak_resident_bytes__macos_counts_bytes_and_others_kib(monkeypatch, system, unit):
+    said = resource.struct_rusage([0.0, 0.0, 123_456, *[0] * 13])
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(resource, "getrusage", lambda _: said)
+    assert platform.peak_resident_bytes() == platform.resident_bytes() == 123_456 * unit
+
+
+@pytest.mark.usefixtures("without_kernel_files")
+def test_memory__is_0_where_nobody_says(monkeypatch):
+    monkeypatch.setattr(platform, "resource", None)
+    assert platform.resident_bytes() == platform.peak_resident_bytes() == 0
+
+
+# Files.
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("platform") / "rows"
+    path.write_bytes(np.random.default_rng(0).integers(0, 256, 5000, np.uint8).tobytes())
+    return path
+
+
+@on_linux
+def test_bytes_read__counts_what_files_were_asked_for(written):
+    before = platform.bytes_read()
+    written.read_bytes()
+    assert platform.bytes_read() - before >= 5000
+
+
+@pytest.mark.usefixtures("without_kernel_files")
+def test_bytes_read__is_0_where_the_system_does_not_say():
+    assert platform.bytes_read() == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    offset=st.integers(0, 5100),
+    size=st.integers(0, 6000),
+    longest=st.sampled_from([1 << 30, 700]),
+    preadv=st.booleans(),
+)
+def test_read_at__gives_the_bytes_of_the_file(written, offset, size, longest, preadv):
+    out = np.full(size, 7, np.uint8)
+    with pytest.MonkeyPatch.context() as patch, written.open("rb", buffering=0) as file:
+        patch.setattr(platform, "LONGEST_READ", longest)
+        if not preadv:
+            patch.delattr(os, "preadv", raising=False)
+        got = platform.read_at(file.fileno(), out.data, offset)
+        assert file.tell() == 0, "the file's own position must not move"
+    whole = written.read_bytes()[offset : offset + size]
+    assert out[:got].tobytes() == whole[:longest]
+    assert (out[got:] == 7).all()
+
+
+@pytest.mark.parametrize("preadv", [True, False])
+def test_read_at__fails_as_the_system_does(written, monkeypatch, preadv):
+    if not preadv:
+        monkeypatch.delattr(os, "preadv", raising=False)
+    fd = os.open(written, os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            platform.read_at(fd, memoryview(bytearray(10)), 0)
+    finally:
+        os.close(fd)
+
+
+@on_linux
+def test_direct_flag__is_that_of_the_system():
+    assert platform.direct_flag() == os.O_DIRECT
+
+
+def test_direct_flag__without_it_long_reads_are_plain(written, monkeypatch):
+    monkeypatch.delattr(os, "O_DIRECT", raising=False)
+    monkeypatch.setenv("STREAMMIML_DIRECT", "always")
+    assert platform.direct_flag() is None
+    assert not cold.may_bypass()
+    out = np.zeros(max(5000, cold.COLD_BYTES), np.uint8)
+    assert cold.OpenFile(written, bypass=True).read(0, out.data) == 5000
+    assert out[:5000].tobytes() == written.read_bytes()
+
+
+@on_linux
+def test_advise_will_need__tells_the_page_cache(monkeypatch):
+    told = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: told.append(words))
+    platform.advise_will_need(3, 4096, 100)
+    assert told == [(3, 4096, 100, os.POSIX_FADV_WILLNEED)]
+    assert platform.will_need_advice() == os.POSIX_FADV_WILLNEED
+
+
+def test_advise_will_need__without_the_call_does_nothing(monkeypatch):
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    assert platform.will_need_advice() is None
+    platform.advise_will_need(-1, 0, 100)
+
+
+# Locks.
+
+
+def test_lock_file__has_one_owner_until_the_file_is_closed(tmp_path):
+    with (tmp_path / "lock").open("a+") as second:
+        with (tmp_path / "lock").open("a+") as first:
+            assert platform.lock_file(first)
+            assert not platform.lock_file(second)
+        assert platform.lock_file(second)
+
+
+def test_lock_file__is_released_when_its_owner_dies(tmp_path):
+    code = "import sys; from streammiml._base.platform import lock_file; "
+    code += "file = open(sys.argv[1], 'a+'); print(lock_file(file), flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    with subprocess.Popen(words, stdin=-1, stdout=-1, text=True) as owner:
+        assert owner.stdout.readline() == "True\n"
+        with (tmp_path / "lock").open("a+") as file:
+            assert not platform.lock_file(file)
+            owner.kill()
+            owner.wait()
+            assert platform.lock_file(file)
+
+
+def test_lock_file__is_refused_in_one_line_where_there_are_no_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "fcntl", None)
+    said = pytest.raises(StreammimlError, match=r"has no file locks \(fcntl\); use Linux or")
+    with (tmp_path / "lock").open("a+") as file, said:
+        platform.lock_file(file)
+
+
+# Signals.
+
+
+def test_signals_blocked__come_afterwards():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("note"))
+    try:
+        with platform.signals_blocked(signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)
+            assert heard == []
+        assert heard == ["note"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("call", ["with", "without"])
+def test_signals_blocked__leaves_the_mask_as_it_was(call):
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with pytest.MonkeyPatch.context() as patch:
+        if call == "without":
+            patch.delattr(signal, "pthread_sigmask")
+        with pytest.raises(KeyError), platform.signals_blocked(signal.SIGINT):
+            raise KeyError
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+
+
+def test_signals_blocked__without_the_call_handlers_hear_at_once(monkeypatch):
+    monkeypatch.delattr(signal, "pthread_sigmask")
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("note"))
+    try:
+        with platform.signals_blocked(signal.SIGINT):
+            signal.raise_signal(signal.SIGINT)
+            assert heard == ["note"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+# Windows.
+
+
+def test_refuse_windows__says_what_to_do(monkeypatch):
+    platform.refuse_windows()
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(StreammimlError, match="Windows is not supported; use WSL") as caught:
+        platform.refuse_windows()
+    assert "\n" not in str(caught.value)
+
+
+def test_platform__every_function_is_tested_here():
+    here, there = Path(__file__).read_text(), Path(platform.__file__).read_text()
+    for name in re.findall(r"^def ([a-z]\w+)", there, re.M):
+        assert f"platform.{name}(" in here
