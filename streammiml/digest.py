@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.jit import njit
+from streammiml.jit import inner, njit
 
 U64 = NDArray[np.uint64]
 
@@ -37,12 +37,12 @@ def _mix(x: np.uint64) -> np.uint64:
     return x ^ (x >> _S31)
 
 
-@njit
+@inner
 def _second(x: np.uint64) -> np.uint64:
     return (x ^ (x >> _S29)) * _LANE
 
 
-@njit
+@inner
 def _dense_row(bits: Any, key: np.uint64) -> tuple[np.uint64, np.uint64]:
     one, two = _NONE, _NONE
     for j in range(bits.shape[0]):

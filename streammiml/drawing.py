@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.jit import njit
+from streammiml.jit import inner, njit
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
@@ -63,14 +63,14 @@ def _steps(*keys: int) -> U64:
     return np.array([key * _GOLDEN % _WORD for key in keys], np.uint64)
 
 
-@njit
+@inner
 def _finalised(x: np.uint64) -> np.uint64:
     x = (x ^ (x >> _30)) * _FIRST_FACTOR
     x = (x ^ (x >> _27)) * _SECOND_FACTOR
     return x ^ (x >> _31)
 
 
-@njit
+@inner
 def _word(value: np.uint64, steps: U64) -> np.uint64:
     for i in range(len(steps)):
         value = _finalised(value + steps[i])

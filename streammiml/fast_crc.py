@@ -18,7 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from streammiml.jit import njit
+from streammiml.jit import inner, njit
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, lowest power in the highest bit, as everything here.
 _CHAINS, _WORDS, _VECTORS = 4, 4, 4
@@ -234,7 +234,7 @@ def _byte_at(_: Any, address: Any) -> Any:
     return types.uint8(types.int64), generate
 
 
-@njit
+@inner
 def _power_of_x(n: int) -> np.uint64:
     """X to the n, n ≥ 0, in about log n multiplications.
 
@@ -254,13 +254,13 @@ def _power_of_x(n: int) -> np.uint64:
     return found
 
 
-@njit
+@inner
 def _shifted(state: np.uint64, power: np.uint64) -> Any:
     """The state after as many zero bytes as x^(8 n − 33) stands for."""
     return _crc_word(_NONE, _product(state, power))
 
 
-@njit
+@inner
 def first_wrong_at(start: Any, sizes: Any, crcs: Any) -> int:
     """The same of pieces from an address on; ``sizes`` are int64, ``crcs`` uint64."""
     known = -1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streammiml._base.platform import will_need_advice
 from streammiml.fast_crc import first_wrong_at
-from streammiml.jit import njit
+from streammiml.jit import inner, njit
 
 I64 = NDArray[np.int64]
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -110,7 +110,7 @@ def _nothing(fd: int, offset: int, size: int) -> int:  # noqa: ARG001
 _advise: Any = _nothing if _WILL_NEED is None else _posix_fadvise
 
 
-@njit
+@inner
 def _tell(fd: int, offset: int, size: int) -> None:
     """Let the page cache know what will be wanted."""
     for at in range(offset, offset + size, ADVICE):
@@ -146,7 +146,7 @@ def fetch_one(
     return bool(_fetch(fd, past, offset, size, address, sizes, crcs, piece, stop))
 
 
-@njit
+@inner
 def _fetch(
     fd: int, past: int, offset: Any, size: int, address: Any, sizes: I64, crcs: NDArray[np.uint64],
     piece: int, stop: int,
@@ -169,7 +169,7 @@ def _fetch(
     return True
 
 
-@njit
+@inner
 def _read(fd: int, offset: int, size: Any, address: int) -> Any:
     """How many of the bytes wanted came."""
     done = np.int64(0)
@@ -181,7 +181,7 @@ def _read(fd: int, offset: int, size: Any, address: int) -> Any:
     return done
 
 
-@njit
+@inner
 def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
     """The same by whole pages, from a page on to a page; the last may come along."""
     done, whole = np.int64(0), -(-size // PAGE) * PAGE
@@ -225,7 +225,7 @@ def decompress(
     return -1
 
 
-@njit
+@inner
 def _unpack(
     whole: int, part: int, of: int, length: int, size: int, padded: bool, skip: int, wanted: int,
     to: int,

@@ -1,17 +1,47 @@
-"""The one ``njit`` that every compiled function wears, and where its cache lives.
+"""The decorators of compiled functions, where compiled code is kept, and what compiling costs.
 
-numba's own cache notices edits in a function's file but not in the files of what it calls, so the
-cache folder is keyed by a hash of all compiled sources.
+Three decorators, which differ only in how long a function takes to compile:
+
+- ``njit``: Python calls it.
+- ``inner``: compiled functions call it. It has no wrapper that unpacks Python's arguments, which
+  for our tuples of arrays takes longer to compile than most functions. Called from Python, as
+  tests do, it is compiled once more, with a wrapper.
+- ``inlined``: it is copied into its callers before they are compiled, and not compiled by itself
+  unless Python calls it. numba optimises a function once for itself and once more for every
+  caller above it, so this is for functions in the middle of a chain that do little but call
+  others. Large functions are slower to compile this way.
+
+numba's own cache notices edits in a function's file but not in the files of what it calls. So the
+folder of the cache is named by a hash of this package's compiled sources and of numba's version.
+Where that folder cannot be written, numba would use the package's own ``__pycache__``, without the
+hash: we compile in memory instead, and say so.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import tempfile
+from collections.abc import Callable
+from functools import cached_property, update_wrapper
 from pathlib import Path
+from threading import Lock, Timer
+from time import monotonic
+from types import FunctionType
+from typing import Any, TypeVar
 
 import numba
+from numba.core import event
+from numba.extending import typeof_impl
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_LOG = logging.getLogger("streammiml")
+LEAST_ROOM = 4 << 20
+"""Bytes that the folder of compiled code must have room for: about what a training compiles."""
+NOTICE_SECONDS = 1.0
+"""Compiling is announced once it has taken this long."""
 _HERE = Path(__file__).parent
 _COMPILED = ("jit.py", "digest.py", "drawing.py", "fast_crc.py", "laying.py", "fetching.py")
 _SOURCES = [
@@ -20,15 +50,155 @@ _SOURCES = [
 ]
 
 
-def _cache_folder() -> str:
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()[:16]
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return str(Path(home) / "streammiml" / key)
+def cache_folder() -> Path | None:
+    """Folder for compiled code, made if it is missing; None if no folder can be written.
+
+    It lies in the folder that ``NUMBA_CACHE_DIR`` names, else in the user's cache.
+    """
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES))
+    key.update(numba.__version__.encode())
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        home = Path(given) if given else Path("~/.cache").expanduser()
+        folder = home / "streammiml" / key.hexdigest()[:16]
+        folder.mkdir(parents=True, exist_ok=True)
+        # Asking for permissions is not enough: a disk may be full, or mounted for reading only.
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(LEAST_ROOM))
+    except (OSError, RuntimeError):  # A user without a home is a RuntimeError.
+        return None
+    return folder
 
 
-if "NUMBA_CACHE_DIR" not in os.environ:
-    numba.config.CACHE_DIR = _cache_folder()  # type: ignore[attr-defined]
+CACHE = cache_folder()
+_DECORATING = Lock()
 
-# nogil lets the reader threads run. nnan and ninf stay out: a divergence must stay visible;
-# reassoc stays out: the order of a sum is ours.
-njit = numba.njit(nogil=True, cache=True, fastmath={"nsz", "arcp", "contract"})
+
+def _decorated(function: Callable[..., Any], **options: Any) -> Any:
+    """Wrap a function for numba; its cache is ours, whatever other packages set for theirs."""
+    config: Any = numba.config
+    # Its type does not list the options about wrappers, which numba has (checked: 0.61 to 0.68).
+    decorate: Any = numba.njit
+    with _DECORATING:
+        before = config.CACHE_DIR
+        config.CACHE_DIR = str(CACHE or "")
+        try:
+            # nogil lets the reader threads run. nnan and ninf stay out: a divergence must stay
+            # visible; reassoc stays out: the order of a sum is ours. Nobody calls a function by
+            # its C address, so no wrapper is compiled for that.
+            return decorate(
+                nogil=True,
+                cache=CACHE is not None,
+                fastmath={"nsz", "arcp", "contract"},
+                no_cfunc_wrapper=True,
+                **options,
+            )(function)
+        finally:
+            config.CACHE_DIR = before
+
+
+def njit(function: Function) -> Function:
+    """Compile a function that Python calls."""
+    return _decorated(function)  # type: ignore[no-any-return]
+
+
+def inlined(function: Function) -> Function:
+    """Copy a function into the compiled functions that call it."""
+    return _decorated(function, inline="always")  # type: ignore[no-any-return]
+
+
+def inner(function: Function) -> Function:
+    """Compile a function that only compiled functions call, without a wrapper for Python."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
+        return function
+    return _Inner(function)  # type: ignore[return-value]
+
+
+class _Inner:
+    """A function compiled without a wrapper, and with one when Python calls it all the same."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.dispatcher = _decorated(function, no_cpython_wrapper=True)
+
+    @cached_property
+    def _entry(self) -> Any:
+        function: Any = self.py_func
+        # Under a name of its own, since numba's cache would take one for the other.
+        name = f"{function.__name__}_from_python"
+        copy = FunctionType(
+            function.__code__,
+            function.__globals__,
+            name,
+            function.__defaults__,
+            function.__closure__,
+        )
+        copy.__module__, copy.__qualname__ = function.__module__, name
+        return _decorated(copy)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._entry(*args, **options)
+
+
+@typeof_impl.register(_Inner)
+def _type_of_inner(value: _Inner, _: object) -> Any:
+    """Let compiled functions see the function itself."""
+    return value.dispatcher._numba_type_
+
+
+class _Compilation(event.Listener):
+    """Measures how long functions are compiled, and announces the first long compilation.
+
+    numba compiles one function at a time, so times never overlap; functions that the first one
+    calls are compiled within its time.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        # Seconds of what is compiled, and when the running compilation began. One tuple, so that
+        # other threads never see the one without the other.
+        self._state: tuple[float, float | None] = (0.0, None)
+        self._is_announced = False
+        self._timer: Timer | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all compilations, also of the running one; never grows faster than time."""
+        seconds, begun = self._state
+        return seconds + (monotonic() - begun if begun is not None else 0.0)
+
+    def on_start(self, started: Any) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._state = self.seconds, monotonic()
+        # Other packages compile functions, too.
+        is_ours = started.data["dispatcher"].py_func.__module__.startswith("streammiml")
+        if is_ours and not self._is_announced:
+            self._timer = Timer(NOTICE_SECONDS, self._announce)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def on_end(self, _: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._state = self.seconds, None
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _announce(self) -> None:
+        self._is_announced = True
+        kept = "they are kept for the next time"
+        if CACHE is None:
+            kept = "they cannot be kept, for lack of a folder: NUMBA_CACHE_DIR=FOLDER names one"
+        _LOG.info("compiling kernels for this processor, which takes some seconds; %s", kept)
+
+
+_COMPILATION = _Compilation()
+event.register("numba:compile", _COMPILATION)  # type: ignore[no-untyped-call]
+
+
+def compile_seconds() -> float:
+    """Seconds that this process has spent on compiling so far."""
+    return _COMPILATION.seconds

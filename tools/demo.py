@@ -146,7 +146,6 @@ def _story(out: Path, make: Any) -> None:
             for word in (f"--{name.replace('_', '-')}", value)
         )
         _say("train", stores["train"], run, *options)
-        print("  (the first time, kernels are compiled for about half a minute)", flush=True)
         store = sm.open_store(stores["train"])
         witness = Witness(store, run)
         model = sm.train(store, config, run=run, watch=witness)

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammiml.kernel import njit
+from streammiml.kernel import inlined, inner, njit
 from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
 
 STRIDE = 64
@@ -69,13 +69,13 @@ def make_averages(shared: F32, labels: F32, stride: int = STRIDE) -> Averages:
     )
 
 
-@njit
+@inlined
 def iterates_before(averages: Averages, step: int) -> Any:
     """Count the iterates taken before ``step``, that of its own start included."""
     return step // averages.stride if averages.stride > 0 else 0
 
 
-@njit
+@inner
 def weight_until(n: int) -> float:
     """Weight of the first ``n`` iterates together, times POWER + 1: a product of POWER + 1 terms.
 
@@ -87,7 +87,7 @@ def weight_until(n: int) -> float:
     return weight
 
 
-@njit
+@inner
 def catch_up(means: F64, vectors: F32, row: int, seen: int, total: float) -> None:
     """Bring a row of ``means`` (n, width) from ``seen`` iterates to those that weigh ``total``.
 

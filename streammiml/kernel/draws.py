@@ -17,7 +17,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from streammiml.kernel import njit
+from streammiml.kernel import inner
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -34,7 +34,7 @@ def _modular(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_modular
-@njit
+@inner
 def mixed(x: Any) -> Any:
     """SplitMix64's finaliser: a bijection of 64 bits in which every input bit moves every other."""
     x = (x ^ (x >> _30)) * _FIRST
@@ -43,14 +43,14 @@ def mixed(x: Any) -> Any:
 
 
 @_modular
-@njit
+@inner
 def step_key(seed: int, step: int) -> Any:
     """Start of one step's stream; seeds and steps count modulo 2⁶⁴."""
     return mixed(mixed(np.uint64(seed) + _GOLDEN) + np.uint64(step) * _STEP)
 
 
 @_modular
-@njit
+@inner
 def below(key: Any, draw: int, bound: int) -> Any:
     """Draw number ``draw`` of the stream, as an integer in [0, bound), 1 ≤ bound < 2³²."""
     word = mixed(key + (np.uint64(draw) + np.uint64(1)) * _GOLDEN)
@@ -59,14 +59,14 @@ def below(key: Any, draw: int, bound: int) -> Any:
     return np.int64(high >> _32)
 
 
-@njit
+@inner
 def draw_label(key: Any, relevant: npt.NDArray[np.integer[Any]], dummy: int) -> Any:
     """y: uniform from ``relevant`` and the dummy, which stands last."""
-    place = below(key, 0, relevant.shape[0] + 1)
+    place = below(key, np.int64(0), relevant.shape[0] + 1)
     return dummy if place == relevant.shape[0] else np.int64(relevant[place])
 
 
-@njit
+@inner
 def draw_against(
     key: Any, attempt: int, relevant: npt.NDArray[np.integer[Any]], n_against: int
 ) -> Any:
@@ -81,7 +81,7 @@ def draw_against(
     return label
 
 
-@njit
+@inner
 def draw_ahead(
     key: Any, first: int, relevant: npt.NDArray[np.integer[Any]], n_against: int, out: Any
 ) -> None:

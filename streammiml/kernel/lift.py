@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from streammiml.kernel import njit
+from streammiml.kernel import inner, njit
 from streammiml.kernel.tile import aligned_zeros, project_tile
 
 F32 = np.ndarray[Any, np.dtype[np.float32]]
@@ -46,6 +46,23 @@ class Lift(NamedTuple):
     """``EXTREMES``: the bag's maximum and minimum of each scaled feature are joined to its rows.
     ``EVERYTHING``: maximum, minimum and mean of these and of the Fourier features.
     ``MEAN``: the mean of each scaled feature, of norm 1 where rows are."""
+
+
+class PlainLift(NamedTuple):
+    """A :class:`Lift` without Fourier features and context: kernels for it compile sooner."""
+
+    shift: F32
+    scale: F32
+    transform: int
+    unit: int
+    context: int = NO_CONTEXT
+
+
+def plainest(lift: Lift) -> Any:
+    """The lift as kernels of dense rows take it: a ``PlainLift`` if it adds no features."""
+    if len(lift.phases) or lift.context != NO_CONTEXT:
+        return lift
+    return PlainLift(lift.shift, lift.scale, lift.transform, lift.unit)
 
 
 class Context(NamedTuple):
@@ -113,7 +130,7 @@ def plain_rows(rows: Array) -> Array:
     return rows.view(np.uint16) if rows.dtype == np.float16 else rows
 
 
-@njit
+@inner
 def half_to_single(bits: Any) -> Any:
     """float16 bits to float32, exactly, subnormal numbers and infinities too."""
     magnitude = np.uint32((np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13))
@@ -146,7 +163,7 @@ def _widen_compiled(value: Any) -> Any:
     return single
 
 
-@njit
+@inner
 def log_of_one_plus(value: Any) -> Any:
     """log(1 + value) for 0 ≤ value < 2¹²⁶ in float32, within 1.5e-7 of it, vectorised.
 
@@ -167,7 +184,7 @@ def log_of_one_plus(value: Any) -> Any:
     return np.float32(exponent) * np.float32(2.0**-23 * np.log(2.0)) + (m + m * m * p)
 
 
-@njit
+@inner
 def transformed(value: Any, transform: int) -> Any:
     """``value`` after the count transform; negative values keep their sign, so none gives NaN."""
     if transform == SQRT:
@@ -177,7 +194,7 @@ def transformed(value: Any, transform: int) -> Any:
     return value
 
 
-@njit
+@inner
 def _square_sum(values: F32) -> float:
     """Sum of squares in float64, in eight lanes added in a fixed tree."""
     a = b = c = d = e = f = g = h = 0.0
@@ -196,7 +213,7 @@ def _square_sum(values: F32) -> float:
     return ((a + b) + (c + d)) + ((e + f) + (g + h))
 
 
-@njit
+@inner
 def _divide_by_norm(values: F32) -> None:
     total = _square_sum(values)
     if total > 0.0:
@@ -205,8 +222,8 @@ def _divide_by_norm(values: F32) -> None:
             values[j] *= factor
 
 
-@njit
-def _scale_rows(lift: Lift, rows: Array, out: F32) -> None:
+@inner
+def _scale_rows(lift: Lift | PlainLift, rows: Array, out: F32) -> None:
     shift, scale = lift.shift, lift.scale
     d = scale.shape[0]
     for i in range(rows.shape[0]):
@@ -223,7 +240,7 @@ def _scale_rows(lift: Lift, rows: Array, out: F32) -> None:
             _divide_by_norm(out[i, :d])
 
 
-@njit
+@inner
 def cosine_of_turns(turns: Any) -> Any:
     """cos(2π turns), within 2.5e-7 of the cosine of this very float32; vectorises.
 
@@ -243,7 +260,7 @@ def cosine_of_turns(turns: Any) -> Any:
     return s * p
 
 
-@njit
+@inner
 def _add_products(rows: F32, first: int, n_rows: int, frequencies: F32, angles: F32) -> None:
     """``angles`` (≥ n_rows, n) += rows · frequencies for rows from ``first``, features in order.
 
@@ -269,7 +286,7 @@ def _add_products(rows: F32, first: int, n_rows: int, frequencies: F32, angles: 
                 angles[row, f] += here[row, j] * frequencies[j, f]
 
 
-@njit
+@inner
 def _add_fourier(lift: Lift, out: F32) -> None:
     """Columns d to d + n of ``out``, from its first d: √(2/n) cos(x·ω + b)."""
     d, n = lift.frequencies.shape
@@ -287,7 +304,7 @@ def _add_fourier(lift: Lift, out: F32) -> None:
                 features[f] = cosine_of_turns(angles[i, f]) * amplitude
 
 
-@njit
+@inner
 def _add_extremes(d: int, start: int, out: F32) -> None:
     """Columns ``start`` to ``start + 2d``: maximum and minimum over rows of the first d columns."""
     top = out[0, start : start + d]
@@ -308,7 +325,7 @@ def _add_extremes(d: int, start: int, out: F32) -> None:
             copy[j] = low[j]
 
 
-@njit
+@inner
 def _add_mean(d: int, start: int, out: F32) -> None:
     """Columns ``start`` to ``start + d``: the mean over rows of the first d columns."""
     sums = np.zeros(d, np.float64)
@@ -322,11 +339,9 @@ def _add_mean(d: int, start: int, out: F32) -> None:
             copy[j] = np.float32(sums[j] / out.shape[0])
 
 
-@njit
-def lift_bag(lift: Lift, rows: Array, out: F32) -> None:
-    """``rows`` (z ≥ 1, d) of one bag, float32 or ``plain_rows``; ``out`` (z, d') overwritten."""
+@inner
+def _add_all(lift: Lift, out: F32) -> None:
     d, n = lift.scale.shape[0], lift.phases.shape[0]
-    _scale_rows(lift, rows, out)
     if n:
         _add_fourier(lift, out)
     if lift.context == EXTREMES:
@@ -337,14 +352,42 @@ def lift_bag(lift: Lift, rows: Array, out: F32) -> None:
     if lift.context == MEAN:
         _add_mean(d, d + n, out)
         if lift.unit:
-            for i in range(rows.shape[0]):
+            for i in range(out.shape[0]):
                 _divide_by_norm(out[i, d + n : 2 * d + n])
-    last = lift_width(lift) - 1
+
+
+def add_features(lift: Lift | PlainLift, out: F32) -> None:
+    """Add Fourier features and context to ``out`` (z, d') from its first d columns, if any."""
+    if isinstance(lift, Lift):
+        _add_all(lift, out)
+
+
+@overload(add_features)
+def _add_features_compiled(lift: Any, out: Any) -> Any:  # noqa: ARG001
+    if lift.instance_class is PlainLift:
+
+        def nothing(lift: Any, out: Any) -> None:
+            pass
+
+        return nothing
+
+    def everything(lift: Any, out: Any) -> None:
+        _add_all(lift, out)
+
+    return everything
+
+
+@njit
+def lift_bag(lift: Lift | PlainLift, rows: Array, out: F32) -> None:
+    """``rows`` (z ≥ 1, d) of one bag, float32 or ``plain_rows``; ``out`` (z, d') overwritten."""
+    _scale_rows(lift, rows, out)
+    add_features(lift, out)
+    last = out.shape[1] - 1
     for i in range(rows.shape[0]):
         out[i, last] = np.float32(1)
 
 
-@njit
+@inner
 def lift_sparse_bag(
     lift: Lift,
     row_offsets: Array,
@@ -380,7 +423,7 @@ def lift_sparse_bag(
         out_offsets[row - start + 1] = place
 
 
-@njit
+@inner
 def join_sparse_bag(
     lift: Lift, row_offsets: Array, columns: Array, values: F32, n_rows: int, context: Context
 ) -> None:

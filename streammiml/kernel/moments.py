@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammiml.kernel import njit
+from streammiml.kernel import inner, njit
 from streammiml.kernel.lift import transformed, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,7 +38,7 @@ def empty_moments(n_features: int) -> Moments:
     )
 
 
-@njit
+@inner
 def _add_value(moments: Moments, transform: int, column: int, stored: Any) -> None:
     raw = widen(stored)
     value = np.float64(transformed(raw, transform))

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streammiml.kernel import njit
+from streammiml.kernel import inner, njit
 from streammiml.kernel.tile import F32, I64
 
 UNIT = 1 << 40
 """A loss of 1, in the sums."""
 
 
-@njit
+@inner
 def wrong_pairs(scores: F32, relevant: npt.NDArray[Any]) -> Any:
     """``scores`` (L,) of one bag, ``relevant`` ascending: irrelevant ones that score no less."""
     wrong = 0

@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streammiml.kernel import njit
+from streammiml.kernel import inlined, inner, njit
 from streammiml.kernel.lift import (
     NOTHING_SHARED,
     Context,
     Lift,
+    PlainLift,
     join_sparse_bag,
     lift_bag,
     lift_sparse_bag,
     lift_width,
     make_context,
+    plainest,
 )
 from streammiml.kernel.tile import (
     F32,
@@ -151,7 +153,7 @@ def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
     )
 
 
-@njit
+@inner
 def project_dense(rows: F32, shared: F32, out: F32) -> None:
     """``rows`` (n, d'), ``shared`` (d', m_pad), ``out`` (n, m_pad) overwritten."""
     n = rows.shape[0]
@@ -203,7 +205,7 @@ def project_dense(rows: F32, shared: F32, out: F32) -> None:
                 row += 1
 
 
-@njit
+@inner
 def project_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
     """Rows ``start`` to ``stop``, ``shared`` (d', m_pad), ``out`` (stop - start, m_pad)."""
     width = shared.shape[1]
@@ -222,7 +224,7 @@ def project_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F3
             column += 8
 
 
-@njit
+@inner
 def copy_dense(rows: F32, out: F32) -> None:
     """``rows`` (n, d'), ``out`` (n, d'_pad): without a shared space a row is its own projection."""
     n, d = rows.shape
@@ -233,7 +235,7 @@ def copy_dense(rows: F32, out: F32) -> None:
             out[i, j] = np.float32(0)
 
 
-@njit
+@inner
 def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
     """Rows ``start`` to ``stop`` as dense ones, ``out`` (stop - start, d'_pad) overwritten."""
     out[:] = np.float32(0)
@@ -242,7 +244,7 @@ def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
             out[row - start, rows.columns[place]] = rows.values[place]
 
 
-@njit
+@inlined
 def place_dense(rows: F32, shared: F32, out: F32) -> None:
     """Where lifted ``rows`` (n, d') lie for the labels' vectors: in the shared space, if any."""
     if shared.shape[0]:
@@ -251,7 +253,7 @@ def place_dense(rows: F32, shared: F32, out: F32) -> None:
         copy_dense(rows, out)
 
 
-@njit
+@inner
 def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
     """As ``place_dense``, rows ``start`` to ``stop``; their context has been placed."""
     if shared.shape[0]:
@@ -265,7 +267,7 @@ def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32)
                 out[i, j] += near[j]
 
 
-@njit
+@inner
 def lift_sparse(
     block: SparseBlock, start: int, stop: int, lift: Lift, shared: F32, rows: SparseRows
 ) -> None:
@@ -280,7 +282,7 @@ def lift_sparse(
         _place_context(context, shared)
 
 
-@njit
+@inner
 def _place_context(context: Context, shared: F32) -> None:
     """Once a bag: it may have many more non-zeros than a row."""
     n, near = context.size[0], context.near
@@ -293,7 +295,7 @@ def _place_context(context: Context, shared: F32) -> None:
             near[0, context.columns[i]] = context.values[i]
 
 
-@njit
+@inner
 def dot_columns(
     projected: F32, vectors: F32, chosen: I64, start: int, stop: int, dots: F32, best: F32
 ) -> None:
@@ -318,7 +320,7 @@ def dot_columns(
             dot_tile(projected, row, vectors, chosen, column, dots, best, 1)
 
 
-@njit
+@inner
 def score_rows(
     projected: F32, first_row: int, bag_offsets: I64, first_bag: int, weights: ScoreWeights,
     panel: Panel, out: Scores,
@@ -343,7 +345,7 @@ def score_rows(
         done += width * columns
 
 
-@njit
+@inner
 def raise_scores(
     first_row: int, n_rows: int, bag_offsets: I64, first_bag: int, part: Any, panel: Panel,
     out: Scores,
@@ -384,7 +386,7 @@ def raise_scores(
         bag += 1
 
 
-@njit
+@inner
 def score_lifted_dense(
     rows: F32, bag_offsets: I64, first_bag: int, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
@@ -397,7 +399,7 @@ def score_lifted_dense(
         score_rows(projected, bag_offsets[first_bag] + start, bag_offsets, bag, weights, panel, out)
 
 
-@njit
+@inner
 def score_lifted_sparse(
     rows: SparseRows, bag_offsets: I64, bags: Any, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
@@ -412,14 +414,14 @@ def score_lifted_sparse(
         score_rows(projected, first + start, bag_offsets, bag, weights, panel, out)
 
 
-@njit
+@inner
 def _bag_of(bag_offsets: I64, bag: int, row: int) -> Any:
     while bag_offsets[bag + 1] <= row:
         bag += 1
     return bag
 
 
-@njit
+@inner
 def _bags_together(bag_offsets: I64, bag: int) -> Any:
     """Count up: where a panel that starts with ``bag`` ends, whole bags only, at least one."""
     stop = bag + 1
@@ -432,11 +434,16 @@ def _bags_together(bag_offsets: I64, bag: int) -> Any:
 
 @njit
 def score_block_dense(
-    block: DenseBlock, lift: Lift, weights: ScoreWeights, rows: F32, panel: Panel, out: Scores
+    block: DenseBlock,
+    lift: Lift | PlainLift,
+    weights: ScoreWeights,
+    rows: F32,
+    panel: Panel,
+    out: Scores,
 ) -> None:
     """``rows`` (≥ PANEL_ROWS and ≥ the longest bag, d') is room; ``out`` overwritten."""
     offsets = block.bag_offsets
-    bag = 0
+    bag: Any = np.int64(0)
     while bag + 1 < offsets.shape[0]:
         stop = _bags_together(offsets, bag)
         lifted = rows[: offsets[stop] - offsets[bag]]
@@ -458,7 +465,7 @@ def score_block_sparse(
 ) -> None:  # fmt: skip
     """``rows`` is room for a panel, or the longest bag, and its non-zeros; ``out`` overwritten."""
     offsets = block.bag_offsets
-    bag = 0
+    bag: Any = np.int64(0)
     while bag + 1 < offsets.shape[0]:
         stop = _bags_together(offsets, bag)
         if lift.context and stop - bag > 1:
@@ -469,7 +476,7 @@ def score_block_sparse(
         bag = stop
 
 
-@njit
+@inner
 def _score_together(
     block: SparseBlock, bag: int, stop: int, lift: Lift, weights: ScoreWeights, rows: SparseRows,
     panel: Panel, out: Scores,
@@ -500,7 +507,8 @@ def score_block(
         rows = make_sparse_rows(block, lift, weights.shared.shape[1])
         score_block_sparse(block, lift, weights, rows, panel, out)
     else:
-        score_block_dense(block, lift, weights, make_dense_rows(block, lift), panel, out)
+        dense = make_dense_rows(block, lift)
+        score_block_dense(block, plainest(lift), weights, dense, panel, out)
     return out
 
 

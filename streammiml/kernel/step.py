@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammiml.kernel import njit
+from streammiml.kernel import inlined, inner
 from streammiml.kernel.average import Averages, catch_up, iterates_before, weight_until
 from streammiml.kernel.draws import draw_against, draw_ahead, draw_label, step_key
 from streammiml.kernel.score import (
@@ -120,13 +120,13 @@ def candidates_at_once(n_sub: int) -> int:
     return at_once
 
 
-@njit
+@inlined
 def step_size_at(settings: Settings, step: int) -> float:
     """γ at ``step``, the number of steps done before."""
     return settings.step_size / (1.0 + settings.decay * settings.step_size * step)
 
 
-@njit
+@inner
 def _all_finite(values: F32) -> Any:
     """Whether no element is infinite or not a number: whether no exponent is all ones."""
     bits = values.view(np.int32)
@@ -137,7 +137,7 @@ def _all_finite(values: F32) -> Any:
     return worst < 0x7F800000
 
 
-@njit
+@inner
 def _top(best: F32, start: int, stop: int) -> Any:
     top = best[start]
     for column in range(start + 1, stop):
@@ -146,7 +146,7 @@ def _top(best: F32, start: int, stop: int) -> Any:
     return top
 
 
-@njit
+@inner
 def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> Any:
     """Lowest row, then lowest sub-concept, that has the value ``top``."""
     for row in range(n_rows):
@@ -156,7 +156,7 @@ def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> An
     return 0, 0
 
 
-@njit
+@inner
 def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -> Outcome:
     """``projected`` (z ≥ 1, width) of one bag, ``labels`` (L + 1, K, width)."""
     n_labels, n_sub, width = labels.shape
@@ -176,7 +176,9 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
     # y is scored with the first candidates, of which there is one less to fill the same tiles.
     limit = max(1, batch.shape[1] - 1)
     value, margin = np.float32(0), 0.0
-    tried = distinct = first = row = sub = 0
+    # From a plain 0 numba would compile what these are passed to twice: for the literal 0, too.
+    zero: Any = np.int64(0)
+    tried = distinct = first = row = sub = zero
     while tried < n_against:
         count = 0
         while count < limit and tried < n_against:
@@ -197,12 +199,12 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
                 chosen[(1 + i) * n_sub + k] = batch[0, i] * n_sub + k
         dot_columns(projected, vectors, chosen, first, (1 + count) * n_sub, dots, best)
         if first == 0:
-            value = _top(best, 0, n_sub)
+            value = _top(best, first, n_sub)
             # A row that is not a number loses every comparison: it would go unseen otherwise.
             if not np.isfinite(value) or not _all_finite(projected):
                 return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, 0.0, False)
             margin = np.float64(value) - 1.0
-            row, sub = _first_place(dots, n_rows, 0, n_sub, value)
+            row, sub = _first_place(dots, n_rows, first, n_sub, value)
             first, limit = n_sub, batch.shape[1]
         for i in range(count):
             start = (1 + i) * n_sub
@@ -220,7 +222,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
     return Outcome(label, -1, tried, distinct, row, 0, sub, 0, 0.0, 0.0, True)
 
 
-@njit
+@inner
 def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcome:
     """As ``search``, on scores of all labels already in ``table`` (1, L + 1)."""
     value, place, sub = table.value[0], table.row[0], table.subconcept[0]
@@ -250,7 +252,7 @@ def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcom
     return Outcome(label, -1, n_against, distinct, row, 0, k, 0, 0.0, 0.0, finite)
 
 
-@njit
+@inner
 def shrink(vector: F32, max_norm: float) -> bool:
     """Project ``vector`` (width,) onto the ball of radius ``max_norm``; False if not finite."""
     squared = sum_squares(vector)
@@ -261,7 +263,7 @@ def shrink(vector: F32, max_norm: float) -> bool:
     return bool(np.isfinite(squared))
 
 
-@njit
+@inner
 def update_label(
     weights: Weights, averages: Averages, place: Any, amount: Any, direction: F32, max_norm: float,
     now: int,
@@ -278,7 +280,7 @@ def update_label(
     return shrink(vectors[sub], max_norm)
 
 
-@njit
+@inner
 def update_shared_dense(
     weights: Weights, averages: Averages, x: F32, against_x: F32, amount: Any, room: Room,
     max_norm: float, now: int,
@@ -315,7 +317,7 @@ def update_shared_dense(
     return finite
 
 
-@njit
+@inner
 def update_shared_sparse(
     weights: Weights, averages: Averages, rows: SparseRows, pair: Any, amount: Any, room: Room,
     max_norm: float, now: int,
@@ -358,7 +360,7 @@ def update_shared_sparse(
     return finite
 
 
-@njit
+@inlined
 def _hold(weights: Weights, outcome: Outcome, gains: F32) -> None:
     """Keep w_y and w_ȳ as they are before the step."""
     for j in range(weights.labels.shape[2]):
@@ -366,7 +368,7 @@ def _hold(weights: Weights, outcome: Outcome, gains: F32) -> None:
         gains[3, j] = weights.labels[outcome.against, outcome.against_sub, j]
 
 
-@njit
+@inlined
 def _update_labels(
     weights: Weights, averages: Averages, outcome: Outcome, places: Any, amount: Any, room: Room,
     max_norm: float, now: int,
@@ -379,7 +381,7 @@ def _update_labels(
     return finite
 
 
-@njit
+@inlined
 def _with_finite(o: Outcome, finite: bool) -> Outcome:
     return Outcome(
         o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
@@ -387,7 +389,7 @@ def _with_finite(o: Outcome, finite: bool) -> Outcome:
     )  # fmt: skip
 
 
-@njit
+@inlined
 def apply_dense(
     outcome: Outcome, rows: F32, places: Any, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
@@ -410,7 +412,7 @@ def apply_dense(
     return _with_finite(outcome, finite)
 
 
-@njit
+@inner
 def apply_sparse(
     outcome: Outcome, rows: SparseRows, places: Any, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room,
@@ -433,7 +435,7 @@ def apply_sparse(
     return _with_finite(outcome, finite)
 
 
-@njit
+@inlined
 def step_dense(
     rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
@@ -450,7 +452,7 @@ def step_dense(
     return apply_dense(outcome, rows, places, step, weights, averages, settings, room)
 
 
-@njit
+@inner
 def step_sparse(
     rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room,
@@ -464,7 +466,7 @@ def step_sparse(
     return apply_sparse(outcome, rows, places, step, weights, averages, settings, room)
 
 
-@njit
+@inner
 def _raise_table(
     projected: F32, first_row: int, n_rows: int, labels: F32, panel: Panel, table: Scores
 ) -> None:
@@ -485,7 +487,7 @@ def _raise_table(
         raise_scores(first_row, projected.shape[0], offsets, 0, part, panel, table)
 
 
-@njit
+@inner
 def step_long_dense(
     rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room, table: Scores,
@@ -504,7 +506,7 @@ def step_long_dense(
     return apply_dense(outcome, rows, (0, 1), step, weights, averages, settings, room)
 
 
-@njit
+@inner
 def step_long_sparse(
     rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room, table: Scores,

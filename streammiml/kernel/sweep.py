@@ -11,9 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streammiml.kernel import njit
+from streammiml.kernel import inlined, inner, njit
 from streammiml.kernel.average import Averages
-from streammiml.kernel.lift import NOTHING_SHARED, Lift, lift_bag, lift_width, make_context
+from streammiml.kernel.lift import (
+    NOTHING_SHARED,
+    Lift,
+    PlainLift,
+    lift_bag,
+    lift_width,
+    make_context,
+    plainest,
+)
 from streammiml.kernel.score import (
     DenseBlock,
     Scores,
@@ -100,7 +108,7 @@ def project_all(weights: Weights, max_norm: float) -> None:
             shrink(weights.labels[label, k], max_norm)
 
 
-@njit
+@inlined
 def _add(tally: Tally, outcome: Outcome) -> None:
     tally.counts[0] += 1
     tally.counts[1] += outcome.against >= 0
@@ -109,8 +117,8 @@ def _add(tally: Tally, outcome: Outcome) -> None:
     tally.loss[0] += outcome.loss
 
 
-@njit
-def _lifted_dense(block: DenseBlock, bag: int, lift: Lift, room: SweepRoom) -> Any:
+@inlined
+def _lifted_dense(block: DenseBlock, bag: int, lift: Lift | PlainLift, room: SweepRoom) -> Any:
     """Lifted rows of a bag, and its labels."""
     start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
     rows = room.dense[: stop - start]
@@ -118,7 +126,7 @@ def _lifted_dense(block: DenseBlock, bag: int, lift: Lift, room: SweepRoom) -> A
     return rows, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
 
 
-@njit
+@inner
 def _lifted_sparse(block: SparseBlock, bag: int, learner: Learner, room: SweepRoom) -> Any:
     """Count of rows of a bag, lifted into ``room.sparse``, and its labels."""
     start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
@@ -198,6 +206,8 @@ def sweep(
     is_sparse = isinstance(block, SparseBlock)
     run: Any = sweep_sparse if is_sparse else sweep_dense
     visit_long: Any = visit_long_sparse if is_sparse else visit_long_dense
+    if not is_sparse:
+        learner = learner._replace(lift=plainest(learner.lift))
     n_rows = block.bag_offsets[visit + 1] - block.bag_offsets[visit]
     start = 0
     # A long bag takes so long that a call of its own does not show.

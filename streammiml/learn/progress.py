@@ -8,7 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A moment of a run. Rates are since the last line of the history, or since it was resumed."""
+    """A moment of a run.
+
+    Rates are since the last line of the history, or since it was resumed. Seconds in which kernels
+    are compiled count neither for rates nor for the time left; nor does the first call of the
+    kernel, once there is another.
+    """
 
     epoch: int
     step: int
@@ -23,7 +28,7 @@ class Progress:
     share_of_violations: float
     """Share of steps that found a label ranked wrongly, since the last line."""
     time: dict[str, float]
-    """Seconds of the kernel, of waiting for bags, of looks and of checkpoints."""
+    """Seconds of the kernel, of waiting for bags, of looks, of checkpoints and of compiling."""
     validation_loss: float | None
     """Ranking loss of the held-out bags, where they have just been looked at."""
     best_loss: float | None

@@ -22,6 +22,7 @@ from streammiml.blocks.stream import Batch, Stream
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, check_whole, parse_size
 from streammiml.drawing import shuffled
 from streammiml.errors import StoreError, StreammimlError, unknown
+from streammiml.jit import compile_seconds
 from streammiml.kernel.lift import lift_width
 from streammiml.kernel.score import Weights
 from streammiml.kernel.step import Settings
@@ -122,6 +123,7 @@ class _Training:
         self._signal = 0
         self._waiting = False
         self._at_once = FIRST_CALL
+        self._compiled_waiting = 0.0
         self._saved_at = (0, time.monotonic())
 
     def run(self, extend: int, start: Model | None) -> Model:
@@ -171,7 +173,8 @@ class _Training:
                 # From now on the model may go: the run has what it needs of it.
                 save_checkpoint(folder.checkpoints, self._state, self._key())
         del found, start
-        self._clock, self._noted = Clock(), Work()
+        self._clock = Clock()
+        self._noted = self._first = Work()
         self._mixing = mixing_in_words(self._plan)
         self._before, self._done_before = self._state.at.seconds, self._share_done()
         with self._listening():
@@ -389,8 +392,7 @@ class _Training:
                         at.epoch, at.place = batch.epoch, 0
                         return
                     many = min(len(batch.numbers) - done, self._until_event(), self._at_once)
-                    begin = time.perf_counter()
-                    with self._clock.spending(KERNEL):
+                    with self._clock.spending(KERNEL) as spent:
                         visit = batch.visit[done : done + many]
                         wrong = sweeper.sweep(batch.bags, visit, at.step, self._tally)
                     if wrong >= 0:
@@ -398,8 +400,7 @@ class _Training:
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
                             f"number; a smaller --step-size than {config.step_size} may help"
                         )
-                    seconds = max(time.perf_counter() - begin, 1e-6)
-                    self._at_once = max(1, int(many * CALL_SECONDS / seconds))
+                    self._at_once = max(1, int(many * CALL_SECONDS / max(spent(), 1e-6)))
                     ends = batch.bags.bag_offsets
                     n_rows = int((ends[visit + 1] - ends[visit]).sum())
                     n_bytes = batch.bags.nbytes * n_rows // max(1, batch.bags.n_rows)
@@ -407,6 +408,9 @@ class _Training:
                     done += many
                     at.step += many
                     at.epoch, at.place = batch.epoch, int(batch.places[done - 1]) + 1
+                    if not self._first.steps:
+                        # Loading kernels makes the first call slow: the pace is that of the rest.
+                        self._first, self._done_before = self._clock.work(), self._share_done()
                     self._events()
                     if self._done():
                         return
@@ -419,7 +423,9 @@ class _Training:
                 self._waiting = True
                 if self._signal:
                     raise _Interrupted
+                compiled = compile_seconds()
                 batch = next(batches, None)
+                self._compiled_waiting += compile_seconds() - compiled
             except _Interrupted:
                 self._waiting = False
                 self._stop()
@@ -454,7 +460,8 @@ class _Training:
 
     def _events(self) -> None:
         at, config = self._state.at, self._config
-        self._clock.waited(self._stream.waited)
+        # Threads that read compile what they read with, and this one waits for them.
+        self._clock.waited(max(0.0, self._stream.waited - self._compiled_waiting))
         at.tally_counts, at.tally_loss = self._tally.counts.tolist(), float(self._tally.loss[0])
         if at.step % self._every == 0:
             at.history_bytes = self._note(self._look())
@@ -516,13 +523,15 @@ class _Training:
         at, now = self._state.at, self._clock.work()
         at.seconds = self._before + now.seconds
         work, n_steps = now - self._noted, max(1, at.tally_counts[0])
+        steady = now - max(self._noted, self._first, key=lambda before: before.steps)
+        rates = steady if steady.steps else work
         return Progress(
             epoch=at.epoch,
             step=at.step,
             seconds=round(at.seconds, 3),
-            steps_per_second=round(work.a_second(work.steps), 1),
-            rows_per_second=round(work.a_second(work.rows), 1),
-            mb_per_second=round(work.a_second(work.n_bytes) / 1e6, 3),
+            steps_per_second=round(rates.a_second(rates.steps), 1),
+            rows_per_second=round(rates.a_second(rates.rows), 1),
+            mb_per_second=round(rates.a_second(rates.n_bytes) / 1e6, 3),
             loss=at.tally_loss / n_steps,
             share_of_violations=at.tally_counts[1] / n_steps,
             time=work.times(),
@@ -546,7 +555,7 @@ class _Training:
         """To the last epoch or step, at the pace of this process."""
         done = self._share_done()
         here = done - self._done_before
-        return now.seconds / here * (1 - done) if here > 0 else None
+        return (now - self._first).seconds_at_work / here * (1 - done) if here > 0 else None
 
     def _save(self) -> None:
         folder = self._folder

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -673,6 +674,25 @@ def test_looks__cost_a_tenth_of_the_multiplications_at_most(held_out, n_labels, 
 # The history.
 
 
+def test_pace__leaves_the_first_call_of_the_kernel_out(made, monkeypatch):
+    real, calls, moments = Sweeper.sweep, [], []
+
+    def slow_at_first(self, *words):
+        if not calls:
+            time.sleep(1.0)
+        calls.append(words)
+        return real(self, *words)
+
+    monkeypatch.setattr(Sweeper, "sweep", slow_at_first)
+    train(made(), small(max_steps=400, validation=0.0), watch=moments.append)
+    first, second = (next(x for x in moments if x.step >= step) for step in (1, 65))
+    assert first.seconds_left is None
+    # Of the second that the first call took, neither the rate nor the time left knows anything.
+    assert second.seconds > 1
+    assert second.steps_per_second > 3 * second.step / second.seconds
+    assert second.seconds_left < second.seconds * (1 - second.done) / second.done / 3
+
+
 def test_history__says_where_the_time_went_and_goes_on_counting(made, tmp_path):
     run = tmp_path / "run"
     train(made(), small(max_steps=400), run=run)
@@ -681,7 +701,8 @@ def test_history__says_where_the_time_went_and_goes_on_counting(made, tmp_path):
     seconds = [entry["seconds"] for entry in entries]
     assert seconds == sorted(seconds)
     for entry in entries:
-        assert set(entry["time"]) == {"kernel", "reading", "validation", "checkpoints"}
+        parts = {"kernel", "reading", "validation", "checkpoints", "compiling"}
+        assert set(entry["time"]) == parts
         assert min(entry["time"].values()) >= 0
         assert entry["time"]["validation"] > 0
         assert sum(entry["time"].values()) <= entry["seconds"] + 0.01
