@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import ROW_DTYPES
@@ -36,6 +35,8 @@ except ModuleNotFoundError as error:
     raise StreammimlError(
         f"MIMLfast needs scikit-learn ({error}): pip install 'streammiml[sklearn]'"
     ) from None
+
+from scipy import sparse  # It comes with scikit-learn, and so after it.
 
 I64 = NDArray[np.int64]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.store import open_store
@@ -31,6 +30,8 @@ def pooled(block: BagBlock) -> Any:
     if not isinstance(rows, SparseRows):
         low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
         return np.hstack([low, high]).astype(np.float32)
+    from scipy import sparse  # noqa: PLC0415  it comes with scikit-learn, an extra
+
     row_of = np.repeat(np.arange(len(rows)), np.diff(rows.offsets))
     bag_of = np.repeat(np.arange(len(block)), np.diff(block.bag_offsets))[row_of]
     key = bag_of * rows.n_features + rows.columns

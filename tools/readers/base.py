@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streammiml.bags.block import BagBlock
 from streammiml.errors import StreammimlError
@@ -51,7 +52,8 @@ class SourceOptions:
     """What the user says of a source; each reader takes what it understands."""
 
     format: str | None = None
-    """Name of the reader, where suffix and content do not tell."""
+    """Name of the reader, where suffix and content do not tell. hdf5 needs pip install
+    'streammiml[hdf5]', matlab needs pip install 'streammiml[matlab]'."""
     labels: tuple[str, ...] | None = None
     """Names of all labels, in order; a label that is not among them is refused."""
     bag_column: str | None = None
@@ -139,3 +141,39 @@ class Reader:
     """Bags of a span in blocks of a few MB, never all at once; raises SourceError."""
     may_lack_labels: bool = False
     """Whether ``--label-columns none`` is understood."""
+    extra: str | None = None
+    """The extra that brings packages which ``scan`` and ``read`` need, where there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraModule:
+    """A module with ``scan`` and ``read`` of a format that needs packages of an extra.
+
+    The module is loaded when a file is scanned or read. So the format of a file can be told
+    without the packages.
+    """
+
+    module: str
+    extra: str
+    packages: tuple[str, ...]
+
+    def scan(self, paths: Sequence[Path], options: SourceOptions) -> Scan:
+        """Call ``scan`` of the module; a missing package is a SourceError."""
+        found: Scan = self._loaded(str(paths[0])).scan(paths, options)
+        return found
+
+    def read(self, span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
+        """Call ``read`` of the module; a missing package is a SourceError."""
+        blocks: Iterator[BagBlock] = self._loaded(span.path).read(span, scan, options)
+        return blocks
+
+    def _loaded(self, path: str) -> Any:
+        try:
+            return import_module(self.module)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in self.packages:
+                raise
+            raise SourceError(
+                f"{path} needs {package}: pip install 'streammiml[{self.extra}]'"
+            ) from None

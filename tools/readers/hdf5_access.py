@@ -16,8 +16,6 @@ import numpy as np
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO
 
-MAGIC = b"\x89HDF\r\n\x1a\n"
-
 
 @contextmanager
 def open_hdf5(path: str | Path) -> Iterator[Any]:

@@ -314,7 +314,7 @@ def test_jsonl__a_key_of_a_sparse_row_that_comes_twice_is_refused(tmp_path):
 @pytest.mark.parametrize("deep", [1100, 100_000])
 def test_jsonl__deep_nesting_is_refused(tmp_path, deep):
     line = b'{"id": "b", "instances": ' + b"[" * deep + b"]" * deep + b', "labels": []}\n'
-    with pytest.raises(SourceError, match=r"line 2: no JSON \(depth limit exceeded"):
+    with pytest.raises(SourceError, match=r"line 2: no JSON \(.*depth.* exceeded"):
         read_lines(tmp_path, lines_of(GOOD) + line)
 
 
@@ -355,7 +355,7 @@ def test_jsonl__holds_a_block_whatever_the_size_of_the_file(tmp_path):
         tracemalloc.stop()
     assert n_rows == 12_000
     assert path.stat().st_size > 6 << 20
-    assert peak < 3 << 20
+    assert peak < 4 << 20
 
 
 def test_jsonl__sparse_text_equals_the_dense(tmp_path):

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock
-from streammiml_tools.readers import arff, matlab, matlab5
+from streammiml_tools.readers import arff, matlab5
+from streammiml_tools.readers import matlab_bags as matlab
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.matlab import READER
 from tests.stores import assert_same, scratch
