@@ -316,7 +316,8 @@ class _Engine:
             if not facts["kept"]:
                 raise self._no_bags(facts)
             assert self._stage is not None
-            self._writers.pop(spill.destination).finish(self._stage.n_parts)
+            with self._writers.pop(spill.destination) as writer:
+                writer.finish(self._stage.n_parts)
         return facts
 
     def _from_spill(self, name: str, before: str, targets: tuple[Target, ...], spec: Any) -> Stage:
