@@ -1,63 +1,125 @@
-"""One command from a fresh clone: build ``.venv``, install the project into it, run a job.
+"""One command from a fresh clone: build an environment, install the project into it, run a job.
 
-Needs only Python 3.11 with pip and venv; imports nothing but the standard library.
+Needs only Python 3.11 or newer with pip and venv; imports nothing but the standard library.
 
     python3 tools/run.py demo [ARGS]     the demo
     python3 tools/run.py test [ARGS]     the tests that are not slow, or what pytest's ARGS select
     python3 tools/run.py exec CMD ARGS   any command of the environment
+
+The environment is the folder .venv. If that one belongs to another version of Python, the
+environment is .venv-3.13 (named by the version that runs this). With --lowest before the job, it is
+.venv-lowest-3.11, in which every dependency has the lowest version that pyproject.toml allows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = ROOT / "pyproject.toml"
 BIN = "Scripts" if os.name == "nt" else "bin"
+PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def environment(extra: str) -> Path:
+class Refused(Exception):
+    """Something that the user can put right, in one line."""
+
+
+def version_of(folder: Path) -> str | None:
+    """Return the version of an environment's Python, such as 3.11; None if there is none."""
+    try:
+        settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    # Environments that uv makes say version_info.
+    found = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings, re.M)
+    return found[1] if found else None
+
+
+def folder_for(*, lowest: bool) -> Path:
+    """Return the folder of the environment for this Python."""
+    if lowest:
+        return ROOT / f".venv-lowest-{PYTHON}"
+    usual = ROOT / ".venv"
+    return usual if version_of(usual) in (None, PYTHON) else ROOT / f".venv-{PYTHON}"
+
+
+def lowest_versions() -> str:
+    """Return a line name==version for each ``name>=version`` in pyproject.toml."""
+    text = PROJECT.read_text(encoding="utf-8")
+    floors = re.findall(r'"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9.]+)"', text)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(set(floors)))
+
+
+def environment(extra: str, *, lowest: bool) -> Path:
     """Return the environment's folder of programs, installed anew when pyproject.toml changed."""
-    folder = ROOT / ".venv"
+    folder = folder_for(lowest=lowest)
     programs = folder / BIN
-    wanted = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = hashlib.sha256(PROJECT.read_bytes()).hexdigest()
     stamp = folder / f"installed-{extra}"
-    if stamp.exists() and stamp.read_text() == wanted:
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return programs
     print(f"streammiml: installing into {folder}", file=sys.stderr, flush=True)
-    if not (programs / "python").exists():
-        venv.create(folder, with_pip=True)
     install = [str(programs / "python"), "-m", "pip", "install", "-qq"]
     install += ["--disable-pip-version-check", "--editable", f".[{extra}]"]
-    subprocess.run(install, cwd=ROOT, check=True)
-    stamp.write_text(wanted)
+    try:
+        if not (programs / "python").exists():
+            # A copied python does not find its library in some builds for macOS; a link does.
+            venv.create(folder, with_pip=True, symlinks=True)
+        if lowest:
+            constraints = folder / "lowest.txt"
+            constraints.write_text(lowest_versions(), encoding="utf-8")
+            install += ["--constraint", str(constraints)]
+        subprocess.run(install, cwd=ROOT, check=True)
+    except subprocess.CalledProcessError as error:
+        if "ensurepip" in map(str, error.cmd):
+            raise Refused(
+                f"Python {PYTHON} cannot make an environment; install its venv and pip (on Debian "
+                f"and Ubuntu: apt install python{PYTHON}-venv), delete {folder}, and try again"
+            ) from None
+        raise Refused(f"pip could not install into {folder}; its last lines say why") from None
+    except (OSError, ValueError) as error:
+        raise Refused(f"{folder} cannot be made: {error}") from None
+    stamp.write_text(wanted, encoding="utf-8")
     return programs
 
 
 def main(words: list[str]) -> int:
     """Run the job that the first word names; its exit code is ours."""
     if sys.version_info < (3, 11):  # noqa: UP036  whoever starts this may have an older one
-        print(f"streammiml: needs Python 3.11 or newer, this is {sys.version.split()[0]}")
-        return 2
-    job, rest = (words[0], words[1:]) if words else ("", [])
+        raise Refused(f"needs Python 3.11 or newer, this is {sys.version.split()[0]}")
+    if sys.platform == "win32":
+        raise Refused(
+            "Windows is not supported; use WSL, the Linux inside Windows: run wsl --install, and "
+            "run this there"
+        )
+    lowest = words[:1] == ["--lowest"]
+    job, *rest = words[lowest:] or [""]
     if job not in ("demo", "test", "exec") or (job == "exec" and not rest):
         print(__doc__, file=sys.stderr)
         return 2
-    programs = environment("demo" if job == "demo" else "dev")
+    programs = environment("demo" if job == "demo" else "dev", lowest=lowest)
     command = {
         "demo": ["streammiml", "demo", *rest],
         "test": ["python", "-m", "pytest", "-n", "auto", *rest],
         "exec": rest,
     }[job]
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        [programs / command[0], *command[1:]], cwd=ROOT, env={**os.environ, "PATH": path}
-    ).returncode
+    path = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    settings = {**os.environ, "PATH": path}
+    if lowest:
+        settings["STREAMMIML_LOWEST"] = "1"
+    return subprocess.run([programs / command[0], *command[1:]], cwd=ROOT, env=settings).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Refused as refusal:
+        print(f"streammiml: {refusal}", file=sys.stderr)
+        sys.exit(2)
