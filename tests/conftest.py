@@ -1,6 +1,8 @@
-"""Hypothesis profiles, and a tiny store in each backend."""
+"""How tests start: signals, bytecode, Hypothesis profiles, and a tiny store in each backend."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,26 @@ settings.register_profile(
 )
 settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=QUIET)
 settings.load_profile("ci" if os.environ.get("STREAMMIML_THOROUGH") else "quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make this process, xdist's workers and all children of tests what they are anywhere."""
+    # A shell makes what it starts in the background deaf to these, and children inherit that.
+    # SIGHUP stays: who says nohup wants the tests to go on.
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
+    # Where nobody may write bytecode beside sources, each of hundreds of children would compile
+    # all modules that it loads, for seconds; one folder of our own serves them all.
+    cache = getattr(config, "cache", None)
+    if sys.dont_write_bytecode and cache is not None and not sys.pycache_prefix:
+        sys.pycache_prefix = str(cache.mkdir("bytecode"))
+        sys.dont_write_bytecode = False
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -12,8 +12,6 @@ import time
 from functools import partial
 from pathlib import Path
 
-import pyarrow.parquet  # noqa: F401  loaded once here rather than in every child
-
 from streammiml.bags.store import open_store
 from streammiml.measure import parts
 from streammiml.measure.predict import predict

@@ -94,8 +94,9 @@ def killed_until_done(children, store, run, rng, **order):
     """Train with kills at random instants until it is finished; how many there were."""
     kills = 0
     while True:
-        # Longer and longer, so that a slow machine gets anywhere.
-        after = rng.uniform(0, 1.5 + 0.1 * kills)
+        # Shorter at first than the pauses of a whole run (0.3 s), so that each run is killed;
+        # then longer and longer, so that a slow machine gets anywhere.
+        after = rng.uniform(0, 0.25 + 0.05 * kills)
         status = children.train(store, run, pace=0.01, kill_after=after, **order)
         if status == 0:
             return kills
@@ -220,8 +221,6 @@ def test_signal__saves_says_how_to_go_on_and_ends(number, code, store, tmp_path)
 def scripted(code, *words):
     """A process with a fault of its own; its first line says that the fault has come."""
     head = "import signal, sys, threading, time\nfrom streammiml.bags import store as stores\n"
-    # Whoever starts the tests in the background may have made them deaf to it.
-    head += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
         [sys.executable, "-c", head + code, *map(str, words)],
         stdout=subprocess.PIPE,

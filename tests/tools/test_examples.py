@@ -117,15 +117,20 @@ def test_score_on_dask__is_the_same_as_alone(trained, tmp_path):
     assert "300 bags" in said
 
 
+@pytest.fixture(scope="module")
+def plain(trained):
+    """What the first way of reading says, to which the others are held."""
+    return example("read_predictions", trained / "predictions", "pyarrow", cwd=trained)
+
+
 @pytest.mark.parametrize("way", ["pyarrow", "pandas", "polars", "duckdb"])
-def test_read_predictions__every_way_gives_the_same_table(trained, tmp_path, way):
+def test_read_predictions__every_way_gives_the_same_table(trained, plain, tmp_path, way):
     said = example("read_predictions", trained / "predictions", way, cwd=tmp_path)
     figures = sm.evaluate(trained / "run", trained / "x.zarr", metrics=["per_label"])
     want = {row["name"]: row["predicted"] for row in figures["per_label"] if row["predicted"]}
     lines = [line.split() for line in said.splitlines()]
     assert {name: int(count) for name, count, _ in lines} == want
     assert lines == sorted(lines)
-    plain = example("read_predictions", trained / "predictions", "pyarrow", cwd=tmp_path)
     assert said == plain
 
 
