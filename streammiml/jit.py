@@ -15,6 +15,9 @@ numba's own cache notices edits in a function's file but not in the files of wha
 folder of the cache is named by a hash of this package's compiled sources and of numba's version.
 Where that folder cannot be written, numba would use the package's own ``__pycache__``, without the
 hash: we compile in memory instead, and say so.
+
+numba's cache has no lock: of two processes that keep different types of one function in the same
+moment, one can leave its code under the other's name. Ours has one.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core import event
+from numba.core.caching import FunctionCache
 from numba.extending import typeof_impl
+
+from streammiml._base.platform import waiting_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -41,7 +47,7 @@ _LOG = logging.getLogger("streammiml")
 LEAST_ROOM = 4 << 20
 """Bytes that the folder of compiled code must have room for: about what a training compiles."""
 NOTICE_SECONDS = 1.0
-"""Compiling is announced once it has taken this long."""
+"""Compiling is announced once it has taken this long in all."""
 _HERE = Path(__file__).parent
 _COMPILED = ("jit.py", "digest.py", "drawing.py", "fast_crc.py", "laying.py", "fetching.py")
 _SOURCES = [
@@ -86,15 +92,34 @@ def _decorated(function: Callable[..., Any], **options: Any) -> Any:
             # nogil lets the reader threads run. nnan and ninf stay out: a divergence must stay
             # visible; reassoc stays out: the order of a sum is ours. Nobody calls a function by
             # its C address, so no wrapper is compiled for that.
-            return decorate(
+            decorated = decorate(
                 nogil=True,
-                cache=CACHE is not None,
                 fastmath={"nsz", "arcp", "contract"},
                 no_cfunc_wrapper=True,
                 **options,
             )(function)
+            if CACHE is not None and not config.DISABLE_JIT:
+                decorated._cache = _LockedCache(function)  # type: ignore[no-untyped-call]
+            return decorated
         finally:
             config.CACHE_DIR = before
+
+
+class _LockedCache(FunctionCache):
+    """numba's cache of one function, used by one process at a time."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        with waiting_lock(_lock_path(), shared=True):
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        with waiting_lock(_lock_path()):
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+
+
+def _lock_path() -> Path:
+    assert CACHE is not None, "functions have a cache only where there is a folder"
+    return CACHE / "lock"
 
 
 def njit(function: Function) -> Function:
@@ -173,10 +198,10 @@ class _Compilation(event.Listener):
         if self._depth > 1:
             return
         self._state = self.seconds, monotonic()
-        # Other packages compile functions, too.
-        is_ours = started.data["dispatcher"].py_func.__module__.startswith("streammiml")
-        if is_ours and not self._is_announced:
-            self._timer = Timer(NOTICE_SECONDS, self._announce)
+        # Other packages compile functions, too. Functions made by exec may have no module.
+        module = started.data["dispatcher"].py_func.__module__ or ""
+        if module.startswith("streammiml") and not self._is_announced:
+            self._timer = Timer(max(0.0, NOTICE_SECONDS - self.seconds), self._announce)
             self._timer.daemon = True
             self._timer.start()
 

@@ -13,6 +13,7 @@ from threading import Thread
 import numba
 import numpy as np
 import pytest
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from streammiml import jit
 from streammiml.jit import inlined, inner, njit
@@ -145,6 +146,35 @@ def test_cache__of_other_packages_is_left_alone():
     assert before != str(jit.CACHE)
 
 
+@compiled_only
+@pytest.mark.parametrize(("kind", "kept"), [(jit._LockedCache, 2), (FunctionCache, 1)])
+def test_cache__keeps_what_two_processes_save_in_one_moment(kind, kept, tmp_path, monkeypatch):
+    """The second saves when the first is halfway; without the lock, one of them is lost."""
+
+    def added(value):
+        return value + 1
+
+    monkeypatch.setattr(jit, "CACHE", tmp_path)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    function = numba.njit(added)
+    function(1), function(1.0)
+    first, second = function.overloads.items()
+    real, threads = IndexDataCacheFile._save_index, []
+
+    def save_halfway(self, overloads):
+        if not threads:
+            threads.append(Thread(target=kind(added).save_overload, args=second))
+            threads[0].start()
+            threads[0].join(0.5)
+        real(self, overloads)
+
+    monkeypatch.setattr(IndexDataCacheFile, "_save_index", save_halfway)
+    kind(added).save_overload(*first)
+    threads[0].join()
+    names = kind(added)._cache_file._load_index().values()
+    assert len(set(names)) == len(names) == kept
+
+
 IN_MEMORY = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -221,6 +251,14 @@ def test_compilation__of_other_packages_is_not_announced(monkeypatch, caplog):
     njit(lambda value: value + 1)(1)
     assert jit._COMPILATION._timer is None
     assert not caplog.records
+
+
+@compiled_only
+def test_compilation__of_functions_without_a_module_is_no_concern_of_ours():
+    made = {}
+    exec("def added(value): return value + 1", {}, made)
+    made["added"].__module__ = None
+    assert numba.njit(made["added"])(1) == 2
 
 
 @compiled_only

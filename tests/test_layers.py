@@ -31,7 +31,7 @@ FOUNDATION = ["errors", "_base", "config"]
 FEWER = {
     "_base": ["errors", "_base"],
     "kernel": ["kernel", "jit"],
-    "jit": [],
+    "jit": ["_base"],
     "digest": ["jit"],
     "drawing": ["jit"],
     "fast_crc": ["jit"],

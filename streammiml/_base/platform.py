@@ -11,8 +11,9 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -140,23 +141,43 @@ def advise_will_need(fd: int, offset: int, size: int) -> None:
         os.posix_fadvise(fd, offset, size, advice)
 
 
-def lock_file(file: IO[str]) -> bool:
-    """Lock an open file until it is closed or its process ends; False if another has it locked."""
+def lock_file(file: IO[str], *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed or its process ends; False if another has it locked.
+
+    Any number of ``shared`` locks go together.
+    """
     if fcntl is None:
         raise StreammimlError(
             f"this system ({sys.platform}) has no file locks (fcntl); use Linux or macOS"
         )
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
+@contextmanager
+def waiting_lock(path: Path, *, shared: bool = False, seconds: float = 10.0) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing; wait for whoever holds it.
+
+    ``shared`` locks exclude only locks that are not shared. Where no lock can be had in time, or
+    the file system has none, go on without.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(path.open("a"))
+            deadline = time.monotonic() + seconds
+            while not lock_file(file, shared=shared) and time.monotonic() < deadline:
+                time.sleep(0.005)
+        yield
+
+
 def _text_of(path: str | Path) -> str:
     """Text of a file by which the kernel tells something; empty where it cannot be read."""
     with suppress(OSError):
-        return Path(path).read_text()
+        # A name of a process in it may be cut within a character.
+        return Path(path).read_text(encoding="utf-8", errors="replace")
     return ""
 
 

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -128,6 +129,15 @@ def test_memory__is_0_where_nobody_says(monkeypatch):
     assert platform.resident_bytes() == platform.peak_resident_bytes() == 0
 
 
+@on_linux
+def test_peak_resident_bytes__is_told_whatever_the_process_is_called(tmp_path, monkeypatch):
+    status = tmp_path / "status"
+    status.write_bytes("Name:\tdög".encode()[:-2] + b"\nVmHWM:\t    2048 kB\n")
+    real = platform._text_of
+    monkeypatch.setattr(platform, "_text_of", lambda _: real(status))
+    assert platform.peak_resident_bytes() == 2 * MIB
+
+
 # Files.
 
 
@@ -241,6 +251,42 @@ def test_lock_file__is_refused_in_one_line_where_there_are_no_locks(tmp_path, mo
     said = pytest.raises(StreammimlError, match=r"has no file locks \(fcntl\); use Linux or")
     with (tmp_path / "lock").open("a+") as file, said:
         platform.lock_file(file)
+
+
+def test_lock_file__shared_ones_exclude_only_the_others(tmp_path):
+    path = tmp_path / "lock"
+    with path.open("a") as first, path.open("a") as second, path.open("a") as third:
+        assert platform.lock_file(first, shared=True)
+        assert platform.lock_file(second, shared=True)
+        assert not platform.lock_file(third)
+
+
+def test_waiting_lock__waits_for_the_owner(tmp_path):
+    order = []
+    with platform.waiting_lock(tmp_path / "lock"):
+
+        def follow():
+            with platform.waiting_lock(tmp_path / "lock", seconds=60):
+                order.append("second")
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        thread.join(0.1)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_waiting_lock__goes_on_without_where_none_can_be_had(tmp_path):
+    with (
+        platform.waiting_lock(tmp_path / "lock"),
+        platform.waiting_lock(tmp_path / "lock", seconds=0.02),
+    ):
+        pass
+    with platform.waiting_lock(tmp_path / "no folder" / "lock"):
+        pass
+    with pytest.raises(OSError, match="of the caller"), platform.waiting_lock(tmp_path / "lock"):
+        raise OSError("of the caller")
 
 
 # Signals.
