@@ -52,6 +52,9 @@ CALL_SECONDS = 0.25
 on where calls are cut."""
 FIRST_CALL = 64
 """Steps of the first one, when nobody knows how long they take."""
+MOST_GROWTH = 16
+"""A call has at most this many times the steps of the call before, whose time may be measured too
+short: seconds in which other threads compile are taken off it."""
 
 
 class Stopped(Exception):
@@ -400,7 +403,8 @@ class _Training:
                             f"training diverged at step {wrong:,}: a score or weight is no finite "
                             f"number; a smaller --step-size than {config.step_size} may help"
                         )
-                    self._at_once = max(1, int(many * CALL_SECONDS / max(spent(), 1e-6)))
+                    growth = min(MOST_GROWTH, CALL_SECONDS / max(spent(), 1e-6))
+                    self._at_once = max(1, int(many * growth))
                     ends = batch.bags.bag_offsets
                     n_rows = int((ends[visit + 1] - ends[visit]).sum())
                     n_bytes = batch.bags.nbytes * n_rows // max(1, batch.bags.n_rows)
@@ -423,9 +427,10 @@ class _Training:
                 self._waiting = True
                 if self._signal:
                     raise _Interrupted
-                compiled = compile_seconds()
+                compiled, waited = compile_seconds(), stream.waited
                 batch = next(batches, None)
-                self._compiled_waiting += compile_seconds() - compiled
+                compiled, waited = compile_seconds() - compiled, stream.waited - waited
+                self._compiled_waiting += min(compiled, waited)
             except _Interrupted:
                 self._waiting = False
                 self._stop()
@@ -461,7 +466,7 @@ class _Training:
     def _events(self) -> None:
         at, config = self._state.at, self._config
         # Threads that read compile what they read with, and this one waits for them.
-        self._clock.waited(max(0.0, self._stream.waited - self._compiled_waiting))
+        self._clock.waited(self._stream.waited - self._compiled_waiting)
         at.tally_counts, at.tally_loss = self._tally.counts.tolist(), float(self._tally.loss[0])
         if at.step % self._every == 0:
             at.history_bytes = self._note(self._look())

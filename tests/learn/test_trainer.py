@@ -675,22 +675,32 @@ def test_looks__cost_a_tenth_of_the_multiplications_at_most(held_out, n_labels, 
 
 
 def test_pace__leaves_the_first_call_of_the_kernel_out(made, monkeypatch):
-    real, calls, moments = Sweeper.sweep, [], []
+    real, ended, moments = Sweeper.sweep, [], []
 
     def slow_at_first(self, *words):
-        if not calls:
+        if not ended:
             time.sleep(1.0)
-        calls.append(words)
-        return real(self, *words)
+        wrong = real(self, *words)
+        ended.append(time.monotonic())
+        return wrong
+
+    def watch(moment):
+        moments.append((moment, time.monotonic() - ended[0] if ended else None))
 
     monkeypatch.setattr(Sweeper, "sweep", slow_at_first)
-    train(made(), small(max_steps=400, validation=0.0), watch=moments.append)
-    first, second = (next(x for x in moments if x.step >= step) for step in (1, 65))
+    train(made(), small(max_steps=400, validation=0.0), watch=watch)
+    first = next(moment for moment, _ in moments if moment.step)
+    later = [(moment, after) for moment, after in moments if moment.step > first.step]
     assert first.seconds_left is None
-    # Of the second that the first call took, neither the rate nor the time left knows anything.
+    assert later
+    # However slow the machine is, the pace is at least that of the time since the first call. With
+    # the second that the call itself took, it would be lower.
+    second, after = later[0]
     assert second.seconds > 1
-    assert second.steps_per_second > 3 * second.step / second.seconds
-    assert second.seconds_left < second.seconds * (1 - second.done) / second.done / 3
+    assert second.steps_per_second >= (second.step - first.step) / after - 0.1
+    for moment, after in later:
+        left = after / (moment.done - first.done) * (1 - moment.done)
+        assert moment.seconds_left <= left + 0.001
 
 
 def test_history__says_where_the_time_went_and_goes_on_counting(made, tmp_path):
