@@ -59,11 +59,13 @@ def shuffled(dtype: np.dtype[Any], codec: str) -> bool:
 def write_metadata(
     folder: Path, arrays: list[ArrayWriter], codec: str, attributes: dict[str, Any]
 ) -> list[str]:
-    """Describe arrays whose chunks are written; returns the metadata files.
+    """Describe arrays whose chunks are written; returns the keys of the metadata files.
 
-    zarr describes them in memory and this thread writes the files. zarr's own threads would go on
-    writing after the first of them has failed, into a folder that is tried again by then.
+    zarr describes the arrays in memory, and this thread writes the files. If zarr's threads wrote
+    them and one failed, the others would go on, perhaps when the store is already tried again.
     """
+    for left in folder.glob("**/zarr.*.partial"):
+        left.unlink()  # Earlier versions let zarr write these files, and could be interrupted.
     descriptions: dict[str, Any] = {}
     store = zarr.storage.MemoryStore(descriptions)
     zarr.create_group(store, attributes={"streammiml": attributes}, zarr_format=3)
@@ -90,11 +92,14 @@ def write_metadata(
         # Readers that do not know consolidated metadata ignore it; those that do list no strangers.
         warnings.simplefilter("ignore")
         zarr.consolidate_metadata(store)
-    for key, description in descriptions.items():
+    keys = ["zarr.json", *(f"{array.name}/zarr.json" for array in arrays)]
+    assert sorted(descriptions) == sorted(keys), "zarr describes a group in one file a node"
+    # The group comes last, so that nobody takes half of a store for the whole.
+    for key in reversed(keys):
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(description.to_bytes())
-    return list(descriptions)
+        path.write_bytes(descriptions[key].to_bytes())
+    return keys
 
 
 class ForeignArray:

@@ -274,16 +274,19 @@ def test_full_file_system__is_told_and_gone_on_from(backend, undisturbed):
 class Failing:
     """Functions of ``os`` that fail at their n-th call in all."""
 
-    def __init__(self, monkeypatch, at: int) -> None:
+    def __init__(self, monkeypatch, at: int, folder: Path) -> None:
+        self._folder = folder
         self.calls, self._at = 0, at
         self.threads: set[int] = set()
+        """Threads that renamed a file below ``folder``."""
         for name in ("fsync", "rename", "replace"):
             monkeypatch.setattr(os, name, self._wrapped(getattr(os, name)))
 
     def _wrapped(self, real):
         def call(*args, **kwargs):
             self.calls += 1
-            self.threads.add(threading.get_ident())
+            if str(args[0]).startswith(str(self._folder)):
+                self.threads.add(threading.get_ident())
             if self.calls == self._at:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             return real(*args, **kwargs)
@@ -294,7 +297,7 @@ class Failing:
 def test_failing_fsync_or_rename__is_never_reported_as_saved(backend, undisturbed):
     want = undisturbed[backend, "dense"]
     with fresh(backend) as path, pytest.MonkeyPatch.context() as patch:
-        count = Failing(patch, 0)
+        count = Failing(patch, 0, path.parent)
         killing.write(path, "dense", MIXED)
         assert content(path) == want
     assert count.calls > 15
@@ -304,7 +307,7 @@ def test_failing_fsync_or_rename__is_never_reported_as_saved(backend, undisturbe
     for at in np.linspace(1, count.calls, 12).astype(int).tolist():
         with fresh(backend) as path:
             with pytest.MonkeyPatch.context() as patch:
-                Failing(patch, at)
+                Failing(patch, at, path.parent)
                 with pytest.raises(
                     StoreError, match=r"cannot be written: Input/output error \([\d,]"
                 ):
