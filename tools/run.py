@@ -66,12 +66,17 @@ def environment(extra: str, *, lowest: bool) -> Path:
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return programs
     print(f"streammiml: installing into {folder}", file=sys.stderr, flush=True)
-    install = [str(programs / "python"), "-m", "pip", "install", "-qq"]
-    install += ["--disable-pip-version-check", "--editable", f".[{extra}]"]
     try:
         if not (programs / "python").exists():
             # A copied python does not find its library in some builds for macOS; a link does.
             venv.create(folder, with_pip=True, symlinks=True)
+        python = str(programs / "python")
+        has_pip = subprocess.run([python, "-m", "pip", "--version"], capture_output=True)
+        if has_pip.returncode:
+            # Made by uv, or by a run of this that was interrupted.
+            subprocess.run([python, "-m", "ensurepip"], check=True, capture_output=True)
+        install = [python, "-m", "pip", "install", "-qq"]
+        install += ["--disable-pip-version-check", "--editable", f".[{extra}]"]
         if lowest:
             constraints = folder / "lowest.txt"
             constraints.write_text(lowest_versions(), encoding="utf-8")

@@ -54,6 +54,8 @@ def test_installation__that_fails_is_one_line_and_is_tried_again(job, monkeypatc
     calls = []
 
     def fails(words, **_):
+        if "--version" in words:
+            return subprocess.CompletedProcess(words, 0)
         calls.append(words)
         raise subprocess.CalledProcessError(1, words)
 
@@ -63,6 +65,20 @@ def test_installation__that_fails_is_one_line_and_is_tried_again(job, monkeypatc
         with pytest.raises(job.Refused, match=r"pip could not install into .*; its last lines say"):
             job.environment("demo", lowest=False)
     assert len(calls) == 2
+
+
+def test_environment__without_pip_gets_it(job, monkeypatch):
+    calls = []
+
+    def run(words, **_):
+        calls.append(words[2:])
+        return subprocess.CompletedProcess(words, "--version" in words)
+
+    monkeypatch.setattr(job.venv, "create", lambda folder, **_: folder.mkdir())
+    monkeypatch.setattr(job.subprocess, "run", run)
+    job.environment("demo", lowest=False)
+    assert calls[:2] == [["pip", "--version"], ["ensurepip"]]
+    assert calls[2][:2] == ["pip", "install"]
 
 
 def test_environment__where_nothing_can_be_written_is_one_line(job, tmp_path):
