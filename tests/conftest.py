@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # all modules that it loads, for seconds; one folder of our own serves them all.
     cache = getattr(config, "cache", None)
     if sys.dont_write_bytecode and cache is not None and not sys.pycache_prefix:
-        sys.pycache_prefix = str(cache.mkdir("bytecode"))
-        sys.dont_write_bytecode = False
-        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        # A checkout that cannot be written stays without.
+        with suppress(OSError):
+            sys.pycache_prefix = str(cache.mkdir("bytecode"))
+            sys.dont_write_bytecode = False
+            os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -32,7 +32,16 @@ def test_control__what_a_shell_starts_in_the_background_is_deaf():
 def test_signals__are_heard_by_tests_that_a_shell_started_in_the_background(
     words, n_tests, tmp_path
 ):
-    words = ["-m", "pytest", "-q", "--basetemp", str(tmp_path / "inner"), *words]
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--basetemp",
+        str(tmp_path / "inner"),
+        *words,
+    ]
     done = subprocess.run([*DEAF, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert re.search(rf"\b{n_tests} passed", done.stdout)

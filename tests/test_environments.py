@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,27 @@ TABLE = "bag,x,y,labels\n" + "".join(
 )
 
 
+def read_only_package(folder):
+    """A folder with a copy of the package, mounted for reading only, which holds for root, too."""
+    source, mounted = folder / "source", folder / "packages"
+    skipped = shutil.ignore_patterns("__pycache__")
+    for package in ("streammiml", "tools"):
+        name = "streammiml_tools" if package == "tools" else package
+        shutil.copytree(ROOT / package, source / name, ignore=skipped)
+    mounted.mkdir()
+    mount = ["mount", "--bind", "-o", "ro", source, mounted]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no folder can be mounted here")
+    code = "import streammiml, streammiml_tools; print(streammiml.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(mounted)}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith(str(mounted)), done.stderr
+    with pytest.raises(OSError, match="Read-only"):
+        (mounted / "new").touch()
+    return mounted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"TMPDIR": NOWHERE, "TEMP": NOWHERE, "TMP": NOWHERE}, ASCII, "package"]
@@ -86,12 +108,7 @@ TABLE = "bag,x,y,labels\n" + "".join(
 def test_commands__from_a_table_to_predictions(tmp_path, changes):
     (tmp_path / "x.csv").write_text(TABLE, encoding="utf-8")
     if changes == "package":
-        # Mounted for reading only, which holds for root, too.
-        package = tmp_path / "packages"
-        package.mkdir()
-        if subprocess.run(["mount", "--bind", "-o", "ro", ROOT, package]).returncode:
-            pytest.skip("no folder can be mounted here")
-        changes = {"PYTHONPATH": str(package)}
+        changes = {"PYTHONPATH": str(read_only_package(tmp_path))}
     try:
         for words in (
             ["convert", "x.csv", "x.zarr"],
@@ -104,7 +121,7 @@ def test_commands__from_a_table_to_predictions(tmp_path, changes):
             done = streammiml(*words, cwd=tmp_path, **changes)
             assert done.returncode == 0, done.stderr
     finally:
-        subprocess.run(["umount", tmp_path / "packages"], capture_output=True)
+        subprocess.run(["umount", "-l", tmp_path / "packages"], capture_output=True)
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +72,7 @@ class Children:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=Path(__file__).parents[2],
         )
 
     def train(self, store, run, *, settings=SETTINGS, **order):

@@ -133,7 +133,9 @@ def load_kernels():
     """Once here rather than in every child, and with threads that are gone when it returns."""
     config = TrainConfig(shared_dim=8, subconcepts=2, epochs=1, validation=0.1)
     trainer.train(MemoryBags(planted()), config)
+    deadline = time.monotonic() + 30
     while threading.active_count() > 1:
+        assert time.monotonic() < deadline, f"these threads stay: {threading.enumerate()}"
         time.sleep(0.001)
 
 
