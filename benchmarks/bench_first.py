@@ -1,4 +1,4 @@
-"""What the first minute costs: compiling for the first training, and loading the library.
+"""Costs of the first minute: compiling for the first training, and loading the library.
 
 Every figure is CPU time of a process of its own, the median of several. Compiling is compared with
 the same command when kernels are compiled, loading with loading only the packages that are needed.

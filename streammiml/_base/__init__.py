@@ -1,1 +1,1 @@
-"""What everything else stands on; imports nothing of ours but the errors."""
+"""The lowest layer: every folder may import it, and it imports only ``streammiml.errors``."""

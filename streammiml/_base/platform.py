@@ -1,7 +1,7 @@
-"""What the operating system offers: the one place that asks.
+"""Calls of the operating system that not every system has; only this module looks for them.
 
-Linux has all of it. Where another system lacks a call, a fallback here takes its place: reads,
-stores and models are the same bytes, and only speed and figures about memory differ. Each call is
+Linux has all of them. Where another system lacks a call, a fallback here takes its place. Stores
+and models are the same bytes with either; only speed and figures about memory differ. Each call is
 looked up when it is used, so that tests can take it away.
 """
 
