@@ -11,6 +11,11 @@ import os
 import pathlib
 import sys
 
+# Modules of the standard library that look at the system's name when they load, and would then look
+# for what is not here.
+for name in ("asyncio", "multiprocessing.context", "shutil", "subprocess"):
+    importlib.import_module(name)
+
 
 def hide_folder(folder):
     """Let ``Path.read_text`` find nothing there; ``open`` still does, which Dask needs."""
@@ -33,4 +38,7 @@ for lacking in os.environ.get("OTHER_SYSTEM_LACKS", "").split():
     else:
         sys.modules[lacking] = None
 
+if not hasattr(os, "sched_getaffinity") and hasattr(os, "process_cpu_count"):
+    # Python 3.13 defines it so on systems that lack the other.
+    os.process_cpu_count = os.cpu_count
 sys.platform = os.environ.get("OTHER_SYSTEM_NAME", sys.platform)
