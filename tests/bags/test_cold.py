@@ -102,7 +102,7 @@ def test_read__through_the_cache_has_all_of_it_soon(path):
     file = OpenFile(path, bypass=False)
     for offset in range(0, SIZE, cold.STRETCH):
         read(file, offset, cold.COLD_BYTES)
-    for _ in range(100):
+    for _ in range(1200):
         if in_cache(path) == 1:
             return
         time.sleep(0.05)
