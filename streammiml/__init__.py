@@ -1,6 +1,6 @@
 """Multi-instance multi-label learning on corpora far larger than memory.
 
-The public names are those in ``__all__``; they load on first use, so that importing is cheap.
+The public names are listed in ``__all__``. They load on first use, so that importing is cheap.
 
 >>> import streammiml as sm
 >>> store = sm.open_store("corpus.zarr")
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from streammiml.config import TrainConfig as TrainConfig
     from streammiml.errors import StreammimlError as StreammimlError
     from streammiml.estimator import MIMLfast as MIMLfast
-    from streammiml.learn.trainer import train as train
+    from streammiml.learn.train import train as train
     from streammiml.measure.evaluate import evaluate as evaluate
     from streammiml.measure.predict import predict as predict
     from streammiml.measure.registry import METRICS as METRICS
@@ -55,7 +55,7 @@ _HOMES = {
     "open_store": "streammiml.bags.store",
     "predict": "streammiml.measure.predict",
     "report": "streammiml.tell.report",
-    "train": "streammiml.learn.trainer",
+    "train": "streammiml.learn.train",
     "tune": "streammiml.search.tune",
 }
 
@@ -80,7 +80,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'streammiml' has no attribute {name!r}")
-    # The error itself can be named on Windows too, by those who catch it.
+    # Code that only catches the error may run on Windows too.
     if name != "StreammimlError":
         import_module("streammiml._base.platform").refuse_windows()
     return getattr(import_module(_HOMES[name]), name)

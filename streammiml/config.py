@@ -1,16 +1,22 @@
-"""Settings as frozen dataclasses, checked where they are made."""
+"""Settings as frozen dataclasses, which check their values when they are made."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from streammiml.errors import StreammimlError, unknown
 
 Rule = Literal["dummy", "margin", "top-r"]
 RULES: tuple[Rule, ...] = ("dummy", "margin", "top-r")
+SettingRole = Literal["speed", "end", "path"]
+"""Role of a setting that does not change what a step does.
+
+``speed``: changes how fast a run is, and how much work a kill loses. ``end``: decides when the run
+ends. ``path``: may change between runs, as long as the fingerprint of the store or model stays
+the same. All other settings have no role."""
 ORDERS = ("blocks", "full", "uniform")
 SCALES = ("auto", "none", "unit", "standard", "standard+unit", "maxabs")
 TRANSFORMS = ("none", "sqrt", "log1p")
@@ -21,30 +27,32 @@ _SIZES |= {unit + "b": 1000**power for power, unit in enumerate("kmgt", 1)}
 _DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _number_and_unit(text: str) -> tuple[float, str] | None:
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*([A-Za-z]*)\s*", text, re.ASCII)
-    return (float(match[1]), match[2].lower()) if match else None
+def _number_and_unit(text: object) -> tuple[float, str]:
+    """Split ``1.5 GiB`` into a number and a lower-case unit; the unit is ``?`` for other text."""
+    pattern = r"\s*(\d{1,15}(?:\.\d{0,15})?)\s*([A-Za-z]*)\s*"
+    match = re.fullmatch(pattern, text, re.ASCII) if isinstance(text, str) else None
+    return (float(match[1]), match[2].lower()) if match else (0.0, "?")
 
 
 def parse_size(text: str | int, *, option: str = "memory", least: int = 0) -> int:
-    """Bytes of ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number; fractions of a byte are cut.
+    """Parse ``256MiB``, ``1.5GiB``, ``64kB`` or a plain number into bytes, rounded down.
 
-    Fewer than ``least`` are refused.
+    A size below ``least`` is refused.
 
     >>> parse_size("1.5GiB"), parse_size("64kB")
     (1610612736, 64000)
     """
-    found = _number_and_unit(str(text)) if isinstance(text, str | int) else None
-    if found is None or found[1] not in _SIZES:
+    number, unit = _number_and_unit(str(text) if isinstance(text, int) else text)
+    if unit not in _SIZES:
         raise StreammimlError(f"{option} must be a size such as 256MiB or 2GiB, got {text!r}")
-    size = int(found[0] * _SIZES[found[1]])
+    size = int(number * _SIZES[unit])
     if size < least:
         raise StreammimlError(f"{option} must be at least {least} B, got {text!r}")
     return size
 
 
 def format_size(n_bytes: int) -> str:
-    """Write a size for people, ``400 MiB``: three digits or whole, in the largest fitting unit."""
+    """Write a size for people, such as ``400 MiB`` or ``1.5 GiB``, with about three digits."""
     for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
         if n_bytes >= 1024**power:
             amount = n_bytes / 1024**power
@@ -53,35 +61,36 @@ def format_size(n_bytes: int) -> str:
 
 
 def parse_duration(text: str, *, option: str = "checkpoint_every") -> float:
-    """Seconds of ``90s``, ``10min``, ``1.5h`` or ``2d``; a unit is required."""
-    found = _number_and_unit(text) if isinstance(text, str) else None
-    if found is None or found[1] not in _DURATIONS:
+    """Parse ``90s``, ``10min``, ``1.5h`` or ``2d`` into seconds; the unit is required."""
+    number, unit = _number_and_unit(text)
+    if unit not in _DURATIONS:
         raise StreammimlError(f"{option} must be a time such as 90s, 10min or 2h, got {text!r}")
-    return found[0] * _DURATIONS[found[1]]
+    return number * _DURATIONS[unit]
 
 
 def parse_weights(text: str) -> list[float]:
-    """Numbers of ``2,1`` or ``1,0.25``."""
-    found = [_positive_number(part) for part in text.split(",")] if isinstance(text, str) else []
-    if not found or not all(value is not None and 0.001 <= value <= 1000 for value in found):
+    """Parse numbers separated by commas, such as ``2,1`` or ``1,0.25``."""
+    weights = [_positive_number(part) for part in text.split(",")] if isinstance(text, str) else []
+    if not weights or not all(value is not None and 0.001 <= value <= 1000 for value in weights):
         raise StreammimlError(
-            f"weights must be numbers from 0.001 to 1000, one a store, such as 2,1; got {text!r}"
+            "weights must be numbers from 0.001 to 1000, one for each store, such as 2,1; "
+            f"got {text!r}"
         )
-    return [value for value in found if value is not None]
+    return [value for value in weights if value is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleSpec:
-    """The option ``scale``, taken apart; see ``learn/scaler.py`` for what each kind fits."""
+    """The parsed option ``scale``; ``learn/scaler.py`` fits each kind."""
 
     kind: str = "auto"
     """One of ``SCALES``."""
     transform: str = "none"
-    """``sqrt`` or ``log1p`` of each value first, for counts."""
+    """Function applied to each value first: ``none``, or ``sqrt`` or ``log1p`` for counts."""
 
     @classmethod
     def parse(cls, text: str) -> ScaleSpec:
-        """Read ``unit``, ``sqrt:unit``, ``log1p:standard+unit`` and the like."""
+        """Parse ``unit``, ``sqrt:unit``, ``log1p:standard+unit`` and the like."""
         head, colon, tail = text.rpartition(":")
         if colon and head not in TRANSFORMS[1:]:
             raise StreammimlError(
@@ -91,8 +100,8 @@ class ScaleSpec:
             raise unknown("scale", tail, SCALES)
         if head and tail == "auto":
             raise StreammimlError(
-                f"scale {text!r}: auto chooses the transform itself; say auto, or name a scale "
-                f"as in {head}:unit"
+                f"scale {text!r}: auto chooses the transform itself; give auto alone, or name "
+                f"a scale as in {head}:unit"
             )
         return cls(kind=tail, transform=head or "none")
 
@@ -102,73 +111,79 @@ class ScaleSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiftSpec:
-    """The option ``lift``, taken apart."""
+    """The parsed option ``lift``."""
 
     n_fourier: int = 0
-    """Random Fourier features joined to each row; 0 for none."""
+    """Number of random Fourier features appended to each row."""
     bandwidth: float = 0.5
-    """Of the Gaussian kernel they stand for, as a multiple of the median distance of two rows."""
+    """Bandwidth of the Gaussian kernel that the Fourier features approximate, as a multiple of the
+    median distance of two rows."""
     context: int = 0
-    """1, ``context``: join the bag's maximum and minimum of each feature to each of its rows.
-    2, ``context:all``: join maximum, minimum and mean, of Fourier features too.
-    3, ``context:mean``: join the mean of each feature, of norm 1 where rows are; also of sparse
-    rows. Better ranking on several sets, at some cost in key-instance accuracy, since every row
-    then carries its bag."""
+    """Statistics of the bag that are appended to each of its rows.
+
+    0: none. 1, ``context``: maximum and minimum of each feature. 2, ``context:all``: maximum,
+    minimum and mean of each feature, Fourier features included. 3, ``context:mean``: mean of each
+    feature, scaled to norm 1 if rows have norm 1; the only kind for sparse rows. Context ranks
+    better on several data sets and makes key instances less accurate, since every row then
+    contains features of its whole bag."""
 
     @classmethod
     def parse(cls, text: str) -> LiftSpec:
-        """Read ``none``, or ``fourier:N[:BANDWIDTH]`` and ``context[:all|:mean]`` with a comma."""
+        """Parse ``none``, ``fourier:N[:BANDWIDTH]`` or ``context[:all|:mean]``.
+
+        The last two may be joined by a comma.
+        """
         if text.strip() == "none":
             return cls()
-        found: dict[str, Any] = {}
+        parsed: dict[str, Any] = {}
         for part in (part.strip() for part in text.split(",")):
             name, *values = part.split(":")
             key = {"fourier": "n_fourier", "context": "context"}.get(name)
-            fits = part in _CONTEXTS if name == "context" else len(values) <= 2
-            if key is None or not fits:
+            is_valid = part in CONTEXTS if name == "context" else len(values) <= 2
+            if key is None or not is_valid:
                 raise StreammimlError(
-                    f"lift {text!r}: cannot read {part!r}; it is none, or fourier:N[:BANDWIDTH] "
-                    "and context, context:all or context:mean joined by a comma, as in "
-                    "fourier:1000,context"
+                    f"lift {text!r}: cannot read {part!r}; a lift is none, fourier:N[:BANDWIDTH], "
+                    "context, context:all or context:mean; fourier and context may be joined by a "
+                    "comma, as in fourier:1000,context"
                 )
-            if key in found:
+            if key in parsed:
                 raise StreammimlError(f"lift {text!r} names {name} twice")
             if name == "context":
-                found[key] = _CONTEXTS.index(part)
+                parsed[key] = CONTEXTS.index(part)
                 continue
             if not values or not re.fullmatch("[0-9]{1,7}", values[0]) or int(values[0]) < 1:
                 raise StreammimlError(
                     f"lift {text!r}: fourier needs a number of features from 1 to 9999999, "
                     "as in fourier:1000"
                 )
-            found[key] = int(values[0])
+            parsed[key] = int(values[0])
             if len(values) == 2:
-                found["bandwidth"] = _positive_number(values[1])
-                if found["bandwidth"] is None:
+                parsed["bandwidth"] = _positive_number(values[1])
+                if parsed["bandwidth"] is None:
                     raise StreammimlError(
                         f"lift {text!r}: the bandwidth must be a number above 0, "
                         f"got {values[1]!r}; 0.5 is the default"
                     )
-        return cls(**found)
+        return cls(**parsed)
 
     def __str__(self) -> str:
         parts = [f"fourier:{self.n_fourier}:{self.bandwidth:g}"] if self.n_fourier else []
-        parts += [_CONTEXTS[self.context]] if self.context else []
+        parts += [CONTEXTS[self.context]] if self.context else []
         return ",".join(parts) or "none"
 
     def width(self, n_features: int) -> int:
-        """Features of a lifted row, the constant among them."""
+        """Number of features of a lifted row, including the constant."""
         if self.context == 2:
             return 4 * (n_features + self.n_fourier) + 1
         return n_features * (1, 3, 4, 2)[self.context] + self.n_fourier + 1
 
     @property
     def needs_dense_rows(self) -> bool:
-        """Whether sparse rows cannot be lifted so."""
+        """Whether only dense rows can be lifted this way."""
         return bool(self.n_fourier or self.context in (1, 2))
 
 
-_CONTEXTS = ("", "context", "context:all", "context:mean")
+CONTEXTS = ("", "context", "context:all", "context:mean")
 
 
 def _positive_number(text: str) -> float | None:
@@ -197,38 +212,45 @@ def check_number(name: str, value: object, *, zero: bool = False) -> None:
     raise StreammimlError(f"{name} must be a number {bound} 0, got {value!r}")
 
 
+_SPEED, _END, _PATH = ({"role": role} for role in get_args(SettingRole))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a model is and how a step changes it; the command line has the same names."""
+    """Settings of a model and of its steps; options of the command line have the same names."""
 
     shared_dim: int = 100
-    """Dimensions m of the space that all labels share."""
+    """Number of dimensions m of the space that all labels share."""
     subconcepts: int = 5
-    """Linear models K of each label; ones that are not needed stay empty."""
+    """Number of linear models K of each label; superfluous ones stay empty."""
     max_norm: float = 10.0
-    """Largest L2 norm C of a label's weights and of a column of the shared space."""
+    """Largest L2 norm C of the weights of a sub-concept and of a column of the shared space."""
     step_size: float = 0.02
-    """Size γ0 of the first step; rows are scaled to a norm of about 1 for it."""
+    """Size γ0 of the first step; the default suits rows with a norm of about 1."""
     decay: float = 1e-5
-    """η in γ0 / (1 + η γ0 t), t steps done."""
+    """Decay η of the step size, which is γ0 / (1 + η γ0 t) after t steps."""
     average: bool = True
-    """Return a mean of the recent iterates instead of the last one."""
+    """Return the mean of the recent weights instead of the last weights."""
     shared_space: bool = True
-    """Learn the shared space; without it each label is a linear model of the lifted row."""
+    """Learn the shared space; without it, labels have linear models of the lifted row."""
     scale: str = "auto"
-    """How features are scaled: auto, none, unit, standard, standard+unit or maxabs, with sqrt: or
-    log1p: before it for counts and histograms."""
+    """Scaling of features: auto, none, unit, standard, standard+unit or maxabs. For counts and
+    histograms, put sqrt: or log1p: before the name, as in sqrt:unit."""
     fit_scaler: str = "64MiB"
-    """Rows that the scaler looks at: a size as float32, taken as a seeded sample, or full."""
+    """Rows that the scaling is fitted to: a random sample of this size as float32, or full for all
+    rows."""
     lift: str = "none"
-    """Features added in flight: fourier:N[:BANDWIDTH], and context, context:all or context:mean,
-    which joins its bag to each row; both with a comma. Of sparse rows, context:mean alone."""
+    """Features added to each row while training reads it: fourier:N[:BANDWIDTH] for N random
+    Fourier features; context, context:all or context:mean for statistics of the row's bag; or both,
+    joined by a comma. For sparse rows only context:mean is possible."""
     rule: Rule = "dummy"
-    """Who is predicted: labels above the dummy label, above it less a margin of 1, or the top r."""
+    """Which labels are predicted: labels that score above the dummy label (dummy), labels above the
+    dummy label's score minus 1 (margin), or the r labels with the highest scores, where r is the
+    mean number of labels of a training bag (top-r)."""
     min_labels: int | None = None
-    """Labels predicted at least; 1 if every training bag has a label, else 0, unless given."""
+    """Fewest labels predicted for a bag; by default 1 if every training bag has a label, else 0."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of every random choice: order of bags, draws, start weights, splits."""
 
     def __post_init__(self) -> None:
         check_whole("shared_dim", self.shared_dim, 1)
@@ -253,13 +275,13 @@ class ModelConfig:
         check_whole("seed", self.seed, 0, 2**63 - 1)
 
     def recorded(self) -> dict[str, Any]:
-        """Every setting by name, as plain values: what a model file and a run folder keep."""
+        """Every setting by name, as plain values, for model files and run folders."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(ModelConfig):
-    """Everything that a run of training can be told; the command line has the same names.
+    """All settings of training; options of the command line have the same names.
 
     >>> config = sm.TrainConfig(shared_dim=50, epochs=20)
     >>> config.given()
@@ -270,44 +292,49 @@ class TrainConfig(ModelConfig):
     """
 
     order: str = "blocks"
-    """Order of visits: blocks (mixed), full (a permutation), uniform (independent draws)."""
+    """Order in which bags are visited: blocks (blocks of bags, mixed), full (a permutation of all
+    bags) or uniform (independent draws)."""
     block_bags: int | None = None
-    """Bags read together; 64 to 256 KiB of them unless given."""
+    """Number of bags in a block, which are read together; by default a block has 64 to 256 KiB."""
     mix_blocks: int | None = None
-    """Blocks mixed at any time; 512, or what --memory allows, unless given."""
+    """Number of blocks that are mixed at a time; by default 512, or fewer if --memory requires."""
     weights: str | None = None
-    """How often bags of each store are visited an epoch, with commas: 2,1 visits those of the first
-    store twice and those of the second once, 1,0.5 those of the second in every other epoch."""
+    """How often an epoch visits the bags of each store, separated by commas: 2,1 visits bags of the
+    first store twice and bags of the second once; 1,0.5 visits each bag of the second store in
+    about every other epoch."""
     max_vif: float | None = None
-    """Mix until label counts of 256 bags vary at most this much more than in a full shuffle."""
-    memory: str = "1GiB"
-    """What training may hold beyond the interpreter and its libraries."""
-    epochs: int | None = None
-    """Passes over the training bags at most. Unless given, 100; of fewer than 5000 bags, as many as
-    cross validation finds best."""
-    max_steps: int | None = None
-    """Steps at most."""
+    """Upper limit for the variance of label counts in 256 consecutive bags, as a multiple of the
+    variance after a full shuffle; as many blocks are mixed as this limit requires."""
+    memory: str = field(default="1GiB", metadata=_SPEED)
+    """Memory limit of training, not counting the interpreter and its libraries."""
+    epochs: int | None = field(default=None, metadata=_END)
+    """Upper limit for passes over the training bags. By default 100; for stores with fewer than
+    5000 bags, cross validation chooses the number of passes."""
+    max_steps: int | None = field(default=None, metadata=_END)
+    """Upper limit for steps; by default only --epochs limits them."""
     validation: float | None = None
-    """Share of bags held out for early stopping, 4096 at most; 0 trains on all of them. Unless
-    given, a tenth of 5000 bags or more, and of fewer none: they say little, and are missed."""
-    validation_store: str | None = None
-    """Store whose bags are looked at instead, 4096 at most; several with commas. No bag of the
-    training stores is held out then."""
+    """Share of the bags that is held out for early stopping, at most 4096 bags; 0 holds out none.
+    By default a tenth; stores with fewer than 5000 bags have no held-out bags, because so few bags
+    cannot show well when to stop, and training needs them."""
+    validation_store: str | None = field(default=None, metadata=_PATH)
+    """Store that early stopping uses instead of held-out bags, or several stores separated by
+    commas; at most 4096 of their bags are used."""
     validate_every: int | None = None
-    """Steps between looks at the held-out bags, 1000 at least unless given: as many as keep the
-    multiplications of looks below a tenth of those of the steps."""
-    patience: int = 10
-    """Looks without a lower ranking loss after which training stops."""
-    start: str | None = None
-    """Model, or run folder, to go on from: its weights, scaling and lift, on other bags of the same
-    features. Labels that it does not know come after those that it knows."""
+    """Steps between two looks; a look measures the ranking loss of the held-out bags. By default at
+    least 1000, and so many that looks need less than a tenth of the arithmetic of the steps."""
+    patience: int = field(default=10, metadata=_END)
+    """Training stops after this many looks (see --validate-every) without a lower ranking loss."""
+    start: str | None = field(default=None, metadata=_PATH)
+    """Model or run folder to start from: training continues from its weights, with its scaling and
+    lift, on bags with the same features. Labels that the model lacks are appended to its labels."""
     threads: int = 1
-    """Kernel threads; more than one share weights without locks, and results vary."""
-    checkpoint_every: str = "10min"
-    """Between checkpoints: steps (5000) or time (10min)."""
+    """Number of kernel threads. Several threads share the weights without locks, so that results
+    vary from run to run."""
+    checkpoint_every: str = field(default="10min", metadata=_SPEED)
+    """Steps, such as 5000, or time, such as 10min, between two checkpoints."""
 
     def __post_init__(self) -> None:
-        # Slotted dataclasses are made anew by the decorator, so super() would not find its class.
+        # With slots, the decorator makes a new class, so super() without arguments would fail.
         ModelConfig.__post_init__(self)
         for name in ("block_bags", "mix_blocks", "epochs", "max_steps", "validate_every"):
             if getattr(self, name) is not None:
@@ -330,7 +357,7 @@ class TrainConfig(ModelConfig):
             isinstance(self.validation_store, str) and all(self.validation_store.split(","))
         ):
             raise StreammimlError(
-                "validation_store must be a path or several with commas, "
+                "validation_store must be a path or several separated by commas, "
                 f"got {self.validation_store!r}"
             )
         if self.start is not None and not (isinstance(self.start, str) and self.start):
@@ -339,14 +366,14 @@ class TrainConfig(ModelConfig):
         self.checkpoint_interval()
 
     def given(self) -> dict[str, Any]:
-        """Settings that were asked for: those that differ from the default, unless it is known."""
-        usual = TrainConfig()
-        return {k: v for k, v in self.recorded().items() if v != getattr(usual, k)}
+        """Settings that differ from their defaults."""
+        defaults = TrainConfig()
+        return {k: v for k, v in self.recorded().items() if v != getattr(defaults, k)}
 
     @property
     def n_epochs(self) -> int:
-        """``epochs``, which must have been filled in; see ``learn/usual.py``."""
-        assert self.epochs is not None, "what a run is not told is filled in before it begins"
+        """``epochs``, once it is filled in; see ``learn/defaults.py``."""
+        assert self.epochs is not None, "epochs are filled in before a run begins"
         return self.epochs
 
     def checkpoint_interval(self) -> tuple[int | None, float | None]:
@@ -355,3 +382,10 @@ class TrainConfig(ModelConfig):
             check_whole("checkpoint_every", int(self.checkpoint_every), 1)
             return int(self.checkpoint_every), None
         return None, parse_duration(self.checkpoint_every)
+
+
+def settings_with(*roles: SettingRole) -> tuple[str, ...]:
+    """Names of the settings that have one of these roles."""
+    return tuple(
+        setting.name for setting in fields(TrainConfig) if setting.metadata.get("role") in roles
+    )

@@ -1,4 +1,4 @@
-"""Every error that a user can cause; the command line prints one as a line and exits with 2."""
+"""Errors that a user can cause; the command line prints them as one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ from collections.abc import Iterable
 
 
 class StreammimlError(ValueError):
-    """Something a user can put right; the message says what, where and what to do."""
+    """An error that a user can correct; the message says what, where and what to do."""
 
 
 class StoreError(StreammimlError):
-    """A store that is missing, unfinished, damaged, or not what was asked for."""
+    """A store is missing, unfinished, damaged, or of another kind than needed."""
+
+
+class RepeatedIdError(StoreError):
+    """Two bags of one store have the same id."""
+
+
+class UnfitValueError(StoreError):
+    """A value does not fit into the type that a store has for its rows."""
+
+
+class DivergedError(StreammimlError):
+    """Training led to a score or weight that is not a finite number."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> StreammimlError:
-    """Say what was asked for and everything that would have worked."""
+    """Make an error that lists the unknown name and all known names."""
     return StreammimlError(f"no {kind} is called {name!r}; known: {', '.join(sorted(known))}")

@@ -1,20 +1,17 @@
-"""``Model``: weights, scaler, lift, rule, label names; saved as safetensors, checked at every door.
+"""``Model``: weights, scaler, lift, rule and label names; saved as safetensors, checked on loading.
 
 The file is plain safetensors: an 8-byte length, a JSON header, the tensors. Everything but the
-tensors is sorted JSON under one metadata key, so that equal models are equal bytes; it holds a
-format version and a crc32c over itself and all tensors. Nothing in it is ever executed.
+tensors is sorted JSON under one metadata key, so that equal models give equal bytes. This JSON has
+a format version and a crc32c of itself and of all tensors. Loading a file never executes code.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import secrets
-import shutil
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -24,29 +21,37 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from streammiml.config import RULES, TRANSFORMS, LiftSpec, format_size
+from streammiml._base.atomic import save_whole
+from streammiml._base.html_table import listed, table_html
+from streammiml._base.tensors import MODEL_TENSORS, check_tensors
+from streammiml.config import CONTEXTS, RULES, TRANSFORMS, LiftSpec, check_whole, format_size
 from streammiml.errors import StreammimlError, unknown
-from streammiml.notebook import listed, table_html
 
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
 MODEL_FORMAT = 3
-"""The highest version that is read. A file says the lowest that can read it: 2 knows a context of
-Fourier features, 3 one that is the mean."""
+"""Highest format version that can be read. A file is written with the lowest version that has what
+it needs: version 2 added the context of Fourier features, version 3 the mean as context."""
 MODEL_FILE = "model.safetensors"
-LANES = 8
-"""Kernels take the shared dimension padded with zeros to a multiple of this."""
 
 _KEY = "streammiml"
 _MAX_HEADER = 64 * 2**20
+_VALUE_BYTES = 100
+"""Upper estimate of the memory that one parsed JSON value takes."""
 _DTYPES = {"F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1", "U64": "<u8"}
-_CONTEXTS = (False, True, "all", "mean")
+_CONTEXTS = tuple(
+    {"": False, "context": True}.get(option, option.removeprefix("context:")) for option in CONTEXTS
+)
+"""JSON value of each context: false, true, "all", "mean"."""
 _CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
 
 
 class LiftArrays(NamedTuple):
-    """How rows are lifted: the fields of ``kernel.lift.Lift``, which says what they mean."""
+    """How rows are lifted; ``kernel.lift.Lift`` has the same fields and describes them.
+
+    A class of its own, so that loading a model does not load the compiler.
+    """
 
     shift: F32
     scale: F32
@@ -59,32 +64,31 @@ class LiftArrays(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRule:
-    """Who is predicted; ``measure/rules.py`` applies it."""
+    """The rule that says which labels are predicted; ``measure/rules.py`` applies it."""
 
     name: str = "dummy"
-    """``dummy``: labels above the dummy label; ``margin``: above it less 1; ``top-r``: the r
-    highest."""
+    """``dummy``: labels that score above the dummy label; ``margin``: above the dummy's score minus
+    1; ``top-r``: the r highest scores."""
     min_labels: int = 0
-    """Labels predicted at least, the highest first."""
+    """Least number of labels to predict; if too few pass, labels with the next scores are added."""
     r: int = 1
-    """Labels that ``top-r`` predicts."""
+    """Number of labels that ``top-r`` predicts."""
 
     def __post_init__(self) -> None:
         if self.name not in RULES:
             raise unknown("rule", self.name, RULES)
-        for name, least in (("min_labels", 0), ("r", 1)):
-            if getattr(self, name) < least:
-                raise StreammimlError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        check_whole("min_labels", self.min_labels, 0)
+        check_whole("r", self.r, 1)
 
     @classmethod
     def fitted(
         cls, name: str, min_labels: int | None, *, n_bags: int, n_pairs: int, n_unlabelled: int
     ) -> LabelRule:
-        """Fill in what the training bags decide.
+        """Complete a rule from counts of the training bags.
 
-        ``r`` is the mean number of labels a bag (``n_pairs / n_bags``), to the nearest whole number
-        and at least 1, as in the paper's V2; ``min_labels`` is 1 if no training bag is without a
-        label, unless given.
+        ``r`` is the mean number of labels per bag (``n_pairs / n_bags``), rounded, and at least 1,
+        as in the paper's variant V2. If ``min_labels`` is None, it becomes 1 if every training bag
+        has a label, else 0.
         """
         r = max(1, (2 * n_pairs + n_bags) // (2 * n_bags))
         if min_labels is None:
@@ -94,7 +98,7 @@ class LabelRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Model:
-    """A trained model: everything that scoring a bag needs, and where it came from.
+    """A trained model: everything that is needed to score a bag, and how the model was made.
 
     >>> model = sm.load_model("run")
     >>> model.label_names, model.shared.shape, model.labels.shape
@@ -103,36 +107,36 @@ class Model:
     """
 
     shared: F32
-    """(d', m): W0 transposed, d' lifted features; (0, m) without a shared space, m being d'."""
+    """(d', m) W0 transposed, for d' lifted features; (0, d') without a shared space."""
     labels: F32
-    """(L + 1, K, m): a vector for each sub-concept of each label, the dummy label last."""
+    """(L + 1, K, m) A vector for each sub-concept of each label; the dummy label is last."""
     lift: LiftArrays
-    """Scaler and lift; any tuple of these seven."""
+    """Scaler and lift; any tuple of these seven fields is accepted."""
     rule: LabelRule = LabelRule()
     label_names: tuple[str, ...] | None = None
-    """L names, or None where the store had none."""
+    """L names, or None if the store has no names."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What it was trained with, as plain JSON values."""
+    """Settings of the training, as plain JSON values."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Where it came from: ``fingerprint`` of the store, ``steps`` done; no time, host or path."""
+    """``fingerprint`` of the store, number of ``steps`` and more; no time, host or path."""
 
     def __post_init__(self) -> None:
         lift = LiftArrays(*self.lift)
         lift = lift._replace(
-            **{name: _plain_array(name, getattr(lift, name)) for name in _LIFT_ARRAYS},
+            **{name: _plain_array(getattr(lift, name)) for name in _LIFT_ARRAYS},
             transform=int(lift.transform),
             unit=int(lift.unit),
             context=int(lift.context),
         )
         object.__setattr__(self, "lift", lift)
         for name in ("shared", "labels"):
-            object.__setattr__(self, name, _plain_array(name, getattr(self, name)))
+            object.__setattr__(self, name, _plain_array(getattr(self, name)))
         if self.label_names is not None:
             object.__setattr__(self, "label_names", tuple(self.label_names))
         self._check_shapes()
 
     def _check_shapes(self) -> None:
-        lift, n = self.lift, self.lift.phases.size
+        lift, n_fourier = self.lift, self.lift.phases.size
         if lift.context not in range(len(_CONTEXTS)):
             raise StreammimlError(f"context is {lift.context}, expected 0 to 3")
         width = self.n_lifted
@@ -142,18 +146,16 @@ class Model:
                 "shared dimensions), with one label at least"
             )
         n_vectors, k, m = self.labels.shape
-        through = m if self.has_shared_space else width
-        shapes = {
-            "shared": (self.shared.shape, (width if self.has_shared_space else 0, through)),
-            "labels": (self.labels.shape, (n_vectors, k, through)),
-            "shift": (lift.shift.shape, lift.scale.shape),
-            "scale": (lift.scale.shape, (max(1, lift.scale.size),)),
-            "frequencies": (lift.frequencies.shape, (lift.scale.size, n)),
-            "phases": (lift.phases.shape, (n,)),
+        vector_width = m if self.has_shared_space else width
+        sizes = {
+            "features": max(1, lift.scale.size),
+            "fourier": n_fourier,
+            "lifted": width if self.has_shared_space else 0,
+            "vectors": n_vectors,
+            "subconcepts": k,
+            "width": vector_width,
         }
-        for name, (shape, expected) in shapes.items():
-            if shape != expected:
-                raise StreammimlError(f"{name} has shape {shape}, expected {expected}")
+        check_tensors(self._tensors(), MODEL_TENSORS, sizes)
         if not 0 <= lift.transform < len(TRANSFORMS):
             raise StreammimlError(f"transform has code {lift.transform}, known are 0, 1 and 2")
         if self.label_names is not None and len(self.label_names) != self.n_labels:
@@ -163,7 +165,7 @@ class Model:
 
     @property
     def n_features(self) -> int:
-        """Features d of a row as it is stored, before lift and constant."""
+        """Features d of a row as it is stored, before it is lifted."""
         return self.lift.scale.size
 
     @property
@@ -173,7 +175,7 @@ class Model:
 
     @property
     def lift_spec(self) -> LiftSpec:
-        """How rows are lifted, but for the bandwidth."""
+        """How rows are lifted; a model does not store its bandwidth, which has its default here."""
         return LiftSpec(n_fourier=self.lift.phases.size, context=self.lift.context)
 
     @property
@@ -193,7 +195,7 @@ class Model:
 
     @property
     def has_shared_space(self) -> bool:
-        """Whether rows go through W0."""
+        """Whether rows are multiplied by W0."""
         return len(self.shared) > 0
 
     def __repr__(self) -> str:
@@ -208,7 +210,7 @@ class Model:
         return f"Model({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Table for notebooks."""
         weights = self.shared.nbytes + self.labels.nbytes
         return table_html(
             "Model",
@@ -218,7 +220,7 @@ class Model:
                 "shared dimensions": f"{self.shared_dim:,}" if self.has_shared_space else "none",
                 "labels": f"{self.n_labels:,}",
                 "names": listed(self.label_names),
-                "sub-concepts of each": self.subconcepts,
+                "sub-concepts per label": self.subconcepts,
                 "rule": f"{self.rule.name}, at least {self.rule.min_labels}",
                 "scale": self.settings.get("scale"),
                 "steps": self.provenance.get("steps"),
@@ -226,10 +228,6 @@ class Model:
                 "fingerprint of the store": self.provenance.get("fingerprint"),
             },
         )
-
-    def kernel_arrays(self) -> tuple[F32, F32]:
-        """``shared`` and ``labels`` as kernels take them: m padded with zeros, fresh copies."""
-        return padded(self.shared), padded(self.labels)
 
     def check_store(
         self,
@@ -240,9 +238,10 @@ class Model:
         sparse: bool = False,
         store: str = "the store",
     ) -> None:
-        """Refuse a store of other features or labels, before any of its rows is read.
+        """Refuse a store with other features or labels, before any row is read.
 
-        Sparse rows are refused by a model that does what only dense ones can have done to them.
+        Sparse rows are refused if the model centres rows, or lifts them in a way that needs dense
+        rows.
         """
         if n_features != self.n_features:
             raise StreammimlError(
@@ -251,7 +250,7 @@ class Model:
             )
         if n_labels != self.n_labels:
             raise StreammimlError(
-                f"the model knows {self.n_labels} labels and {store} has {n_labels}; "
+                f"the model has {self.n_labels} labels and {store} has {n_labels}; "
                 "use a store with the same labels, or train on this one"
             )
         for i, (ours, theirs) in enumerate(
@@ -271,20 +270,18 @@ class Model:
 
     @property
     def needs_dense_rows(self) -> bool:
-        """Whether rows are centred, or lifted as sparse ones are not."""
+        """Whether rows are centred, or lifted in a way that sparse rows cannot be."""
         return self.lift_spec.needs_dense_rows or bool(self.lift.shift.any())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model whole or not at all; returning means that it is on the disk."""
+        """Write the model atomically; when this returns, the file is on the disk."""
         tensors, content = self._parts()
         version = (1, 1, 2, 3)[self.lift.context]
         save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Tensors and all else, as they are written."""
+        """Tensors, and everything else as JSON values, as they are saved."""
         lift = self.lift
-        tensors: dict[str, Array] = {"shared": self.shared, "labels": self.labels}
-        tensors |= {name: getattr(lift, name) for name in _LIFT_ARRAYS}
         content = {
             "label_names": self.label_names and list(self.label_names),
             "lift": {
@@ -296,11 +293,15 @@ class Model:
             "rule": {"min_labels": self.rule.min_labels, "name": self.rule.name, "r": self.rule.r},
             "settings": dict(self.settings),
         }
-        return tensors, content
+        return self._tensors(), content
+
+    def _tensors(self) -> dict[str, Array]:
+        arrays = {name: getattr(self.lift, name) for name in _LIFT_ARRAYS}
+        return {"shared": self.shared, "labels": self.labels, **arrays}
 
     @property
     def fingerprint(self) -> str:
-        """128 bits over everything that is saved."""
+        """128-bit digest of everything that is saved."""
         tensors, content = self._parts()
         digest = blake2b(_canonical(content).encode(), digest_size=16)
         for name in sorted(tensors):
@@ -312,15 +313,14 @@ class Model:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
-        """Read a model file, or the one in a run folder, checking every byte of it."""
+        """Read a model file, or the model file of a run folder; every byte is checked."""
         path = Path(path)
         if path.is_dir():
             path = path / MODEL_FILE
         tensors, content = load_tensors(path, kind="model", version=MODEL_FORMAT)
         try:
-            for name in ("shared", "labels", *_LIFT_ARRAYS):
-                if tensors[name].dtype != np.float32:
-                    raise StreammimlError(f"{name} is {tensors[name].dtype}, expected float32")
+            check_tensors(tensors, MODEL_TENSORS)
+            _check_content(content)
             lift = content["lift"]
             return cls(
                 shared=tensors["shared"],
@@ -349,7 +349,7 @@ _LIFT_ARRAYS = ("shift", "scale", "frequencies", "phases")
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read a model file, or the one in a run folder, checking every byte of it.
+    """Read a model file, or the model file of a run folder; every byte is checked.
 
     >>> sm.load_model("run").n_labels
     3
@@ -357,28 +357,33 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     return Model.load(path)
 
 
-def _plain_array(name: str, array: Array) -> F32:
-    """Contiguous, writable float32: anything else would be another type to the compiler."""
-    plain = np.require(array, np.float32, ["C", "W", "A"])
-    if not np.isfinite(plain).all():
-        raise StreammimlError(f"{name} holds values that are not finite: training diverged")
-    return plain
+def _plain_array(array: Array) -> F32:
+    """Convert to contiguous, writable float32; numba would compile again for any other type."""
+    return np.require(array, np.float32, ["C", "W", "A"])
 
 
-def padded(weights: F32) -> F32:
-    """A copy whose last axis is padded with zeros to a multiple of ``LANES``."""
-    width = max(LANES, -(-weights.shape[-1] // LANES) * LANES)
-    out = np.zeros((*weights.shape[:-1], width), np.float32)
-    out[..., : weights.shape[-1]] = weights
-    return out
+_CONTENT = {"lift": dict, "provenance": dict, "rule": dict, "settings": dict}
+
+
+def _check_content(content: Mapping[str, Any]) -> None:
+    """Refuse metadata whose types are not those that ``Model.save`` writes."""
+    for name, kind in _CONTENT.items():
+        if not isinstance(content[name], kind):
+            raise StreammimlError(f"its {name} is {content[name]!r:.60}, expected a JSON object")
+    names = content["label_names"]
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        raise StreammimlError("its label names are not a list of texts")
 
 
 def _canonical(value: Any) -> str:
+    """JSON in one fixed form, so that equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _checksum(content: str, tensors: Mapping[str, Array]) -> str:
-    """crc32c over the content and every tensor with its name, type and shape, names in order."""
+    """crc32c of the content and of every tensor with its name, type and shape, sorted by name."""
     crc = crc32c(content.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -395,15 +400,15 @@ def save_tensors(
     kind: str,
     version: int,
 ) -> None:
-    """Write ``tensors`` and JSON ``content`` as one safetensors file, whole or not at all.
+    """Write ``tensors`` and JSON ``content`` atomically as one safetensors file.
 
-    Equal content gives equal bytes. Any failure, that of a sync or a rename too, is an error: what
-    has the final name is complete and on the disk.
+    Equal content gives equal bytes. Any failure raises, also of a sync or a rename: a file
+    with the final name is complete and on the disk.
     """
     arrays = {name: np.require(tensors[name], requirements=["C"]) for name in sorted(tensors)}
-    inside = {**content, "format": version, "kind": kind}
-    inside["checksum"] = _checksum(_canonical(inside), arrays)
-    header: dict[str, Any] = {"__metadata__": {_KEY: _canonical(inside)}}
+    metadata = {**content, "format": version, "kind": kind}
+    metadata["checksum"] = _checksum(_canonical(metadata), arrays)
+    header: dict[str, Any] = {"__metadata__": {_KEY: _canonical(metadata)}}
     end = 0
     # Widest items first, as the safetensors library writes them: every tensor stays aligned.
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
@@ -417,60 +422,26 @@ def save_tensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     pieces = [struct.pack("<Q", len(text)), text]
-    write_whole(
+    save_whole(
         path,
         [*pieces, *(arrays[name].data.cast("B") for name in order if arrays[name].size)],
     )
 
 
-def write_whole(path: str | os.PathLike[str], pieces: Iterable[bytes | memoryview]) -> None:
-    """Put ``pieces`` under ``path`` at once: temporary sibling, sync, rename, sync the folder."""
-    path, pieces = Path(path), list(pieces)
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        try:
-            with partial.open("xb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as error:
-        room = _room(path, sum(map(len, pieces))) if error.errno in _FULL else ""
-        raise StreammimlError(
-            f"{path} is not saved: {error.strerror or error}; {room}make room or choose another "
-            "folder, and save again"
-        ) from error
-
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _room(path: Path, needed: int) -> str:
-    free = shutil.disk_usage(path.parent).free
-    return f"it takes {format_size(needed)} and {format_size(free)} are free; "
-
-
 def load_tensors(
     path: str | os.PathLike[str], *, kind: str, version: int
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Read what ``save_tensors`` wrote; sizes are checked before anything is allocated for them."""
+    """Read a file of ``save_tensors``; sizes are checked before memory is allocated for them."""
     path = Path(path)
     try:
         with path.open("rb", buffering=0) as file:
             return _read(file, path, kind, version)
     except FileNotFoundError:
         if (path.parent / "_streammiml").is_dir():
-            said = f"{path.parent} is a store, and a {kind} is needed here; the model comes first"
-            raise StreammimlError(said) from None
+            raise StreammimlError(
+                f"{path.parent} is a store, and a {kind} is needed here; give the model before "
+                "the store"
+            ) from None
         if (path.parent / "trials").is_dir():
             raise StreammimlError(_no_model_of_search(path)) from None
         raise StreammimlError(f"{path} does not exist; a {kind} file is needed") from None
@@ -480,7 +451,7 @@ def load_tensors(
 
 
 def _no_model_of_search(path: Path) -> str:
-    """What to give instead of the folder of a search."""
+    """Message for the folder of a search: where its model is, or how to make one."""
     winner = path.parent / "winner"
     if (winner / path.name).exists():
         return f"{path.parent} is a search by tune; its model is in {winner}"
@@ -496,17 +467,17 @@ def _read(
     header, start = _read_header(file, path, kind, status.st_size)
     metadata = header.pop("__metadata__", None)
     text = metadata.get(_KEY) if isinstance(metadata, dict) else None
-    content = _parsed(text) if isinstance(text, str) else None
+    content = _parsed(_utf8(text), status.st_size) if isinstance(text, str) else None
     if not isinstance(content, dict):
         raise StreammimlError(f"{path} is a safetensors file, but not a {kind} of streammiml")
-    written = content.get("format")
-    if isinstance(written, int) and written > version:
+    file_version = content.get("format")
+    if isinstance(file_version, int) and file_version > version:
         raise StreammimlError(
-            f"{path} was written by format {written}, this reads up to {version}; "
+            f"{path} was written by format {file_version}, this reads up to {version}; "
             "install a newer streammiml"
         )
-    if not isinstance(written, int) or written < 1:
-        raise _damaged(path, kind, f"its format is {written!r}")
+    if not isinstance(file_version, int) or file_version < 1:
+        raise _damaged(path, kind, f"its format is {file_version!r}")
     if content.get("kind") != kind:
         raise StreammimlError(f"{path} holds a {content.get('kind')!r}, a {kind!r} is needed")
     tensors = {}
@@ -514,38 +485,69 @@ def _read(
         file.seek(start + offset)
         _fill(file, array, path, kind)
         tensors[name] = array
-    claimed = content.pop("checksum", None)
-    inside = _canonical(content)
-    if (
-        claimed != _checksum(inside, tensors)
-        or _canonical({**content, "checksum": claimed}) != text
-    ):
+    # Compare the text before the checksum: other text was not written by save_tensors.
+    if _rewritten(content) != text:
+        raise _damaged(path, kind, "its metadata is not as streammiml writes it")
+    recorded_checksum = content.pop("checksum", None)
+    if recorded_checksum != _checksum(_canonical(content), tensors):
         raise _damaged(path, kind, "its checksum does not match")
     return tensors, content
 
 
-def _damaged(path: Path, kind: str, what: str) -> StreammimlError:
+def _damaged(path: Path, kind: str, reason: str) -> StreammimlError:
     return StreammimlError(
-        f"{path} is damaged or not a {kind} file: {what}; take another copy or make it again"
+        f"{path} is damaged or not a {kind} file: {reason}; take another copy or make it again"
     )
 
 
-def _parsed(text: str | bytes) -> Any:
-    """JSON, or None for anything that is not."""
+def _parsed(text: bytes, file_size: int) -> Any:
+    """Parse JSON; None if it is not JSON, or would take far more memory than the file.
+
+    A value can take up to fifty times the memory of its text: ``[],`` has three bytes.
+    """
+    if _n_values(text) * _VALUE_BYTES > 8 * file_size + (16 << 20):
+        return None
     try:
-        return json.loads(text)
+        return json.loads(text.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _utf8(text: str) -> bytes:
+    # An escape in JSON may be half of a surrogate pair, which plain UTF-8 refuses.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _n_values(text: bytes, piece: int = 1 << 20) -> int:
+    """Upper bound of the number of JSON values: brackets and commas outside of strings."""
+    bare = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    count, in_string = 1, 0
+    for start in range(0, len(bare), piece):
+        part = np.frombuffer(bare, np.uint8, min(piece, len(bare) - start), start)
+        # The number of quotes so far, modulo 256, is odd inside a string.
+        quotes = np.cumsum(part == ord('"'), dtype=np.uint8) + np.uint8(in_string)
+        begins = (part == ord(",")) | (part == ord("[")) | (part == ord("{"))
+        count += int((begins & (quotes % 2 == 0)).sum())
+        in_string = int(quotes[-1]) % 2
+    return count
+
+
+def _rewritten(content: Mapping[str, Any]) -> str | None:
+    """The content as ``save_tensors`` writes it; None for content with NaN or nested too deep."""
+    try:
+        return _canonical(content)
     except (ValueError, RecursionError):
         return None
 
 
 def _read_header(file: Any, path: Path, kind: str, size: int) -> tuple[dict[str, Any], int]:
-    """The header and the byte at which tensors begin."""
+    """Read the header; also returns the byte at which the tensors begin."""
     if size < 8:
         raise _damaged(path, kind, f"it has {size} bytes")
     (length,) = struct.unpack("<Q", _bytes(file, 8, path, kind))
     if length > min(size - 8, _MAX_HEADER):
         raise _damaged(path, kind, f"it claims a header of {length} bytes in a file of {size}")
-    header = _parsed(_bytes(file, length, path, kind))
+    header = _parsed(_bytes(file, length, path, kind), size)
     if not isinstance(header, dict):
         raise _damaged(path, kind, "its header is not JSON")
     return header, 8 + length
@@ -571,9 +573,12 @@ def _fill(file: Any, array: Array, path: Path, kind: str) -> None:
 
 
 def _layout(
-    header: dict[str, Any], path: Path, kind: str, room: int
+    header: dict[str, Any], path: Path, kind: str, n_bytes: int
 ) -> Iterator[tuple[str, Array, int]]:
-    """Each tensor, empty, and its place; all must lie end to end and fill the file exactly."""
+    """Yield the name of each tensor, an empty array for it, and its offset.
+
+    Tensors that do not lie end to end, or do not fill the file exactly, are refused.
+    """
     entries = []
     for name, entry in header.items():
         try:
@@ -581,7 +586,7 @@ def _layout(
             shape = [int(count) for count in entry["shape"]]
             first, last = (int(place) for place in entry["data_offsets"])
         except (KeyError, TypeError, ValueError):
-            raise _damaged(path, kind, f"its tensor {name!r} is not described as one") from None
+            raise _damaged(path, kind, f"its tensor {name!r} has a malformed description") from None
         size = dtype.itemsize
         for count in shape:
             size *= count
@@ -593,7 +598,7 @@ def _layout(
         if first != end:
             raise _damaged(path, kind, "its tensors do not lie end to end")
         end = last
-    if end != room:
-        raise _damaged(path, kind, f"it has {room} bytes of tensors, and {end} are described")
+    if end != n_bytes:
+        raise _damaged(path, kind, f"it has {n_bytes} bytes of tensors, and {end} are described")
     for first, _, name, dtype, shape in entries:
         yield name, np.empty(shape, dtype), first

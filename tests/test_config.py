@@ -13,6 +13,7 @@ from streammiml.config import (
     parse_duration,
     parse_size,
     parse_weights,
+    settings_with,
 )
 from streammiml.errors import StreammimlError
 
@@ -90,8 +91,8 @@ def test_lift_spec__reads_what_it_writes(text, spec):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot read ''; it is none, or fourier"),
-        ("fourrier:10", "cannot read 'fourrier:10'; it is none, or fourier"),
+        ("", "cannot read ''; a lift is none, fourier"),
+        ("fourrier:10", "cannot read 'fourrier:10'; a lift is none, fourier"),
         ("context:2", "cannot read 'context:2'"),
         ("context:all:all", "cannot read 'context:all:all'"),
         ("fourier:10:1:2", "cannot read 'fourier:10:1:2'"),
@@ -123,7 +124,10 @@ def test_scale_spec__reads_what_it_writes(text):
         ("units", "no scale is called 'units'; known: auto, maxabs, none, standard, standard"),
         ("cbrt:unit", "scale 'cbrt:unit' has an unknown transform 'cbrt'; known: log1p, sqrt"),
         (":unit", "unknown transform ''"),
-        ("sqrt:auto", "auto chooses the transform itself; say auto, or name a scale as in sqrt:u"),
+        (
+            "sqrt:auto",
+            "auto chooses the transform itself; give auto alone, or name a scale as in sq",
+        ),
     ],
 )
 def test_scale_spec__says_what_it_cannot_read(text, message):
@@ -171,7 +175,7 @@ def test_weights__are_numbers_one_a_store():
 @pytest.mark.parametrize("text", ["", "2,", "a", "0", "-1", "nan", "inf", "1,1001", "1;2", 2])
 def test_weights__that_are_none_are_refused(text):
     with pytest.raises(
-        StreammimlError, match=r"weights must be numbers from 0\.001 to 1000, one a"
+        StreammimlError, match=r"weights must be numbers from 0\.001 to 1000, one for each store"
     ):
         TrainConfig(weights=text)
 
@@ -179,9 +183,18 @@ def test_weights__that_are_none_are_refused(text):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"validation_store": ""}, "validation_store must be a path or several with commas, got"),
-        ({"validation_store": "a,,b"}, "validation_store must be a path or several with commas"),
-        ({"validation_store": 3}, "validation_store must be a path or several with commas, got 3"),
+        (
+            {"validation_store": ""},
+            "validation_store must be a path or several separated by commas, got",
+        ),
+        (
+            {"validation_store": "a,,b"},
+            "validation_store must be a path or several separated by commas",
+        ),
+        (
+            {"validation_store": 3},
+            "validation_store must be a path or several separated by commas, got 3",
+        ),
         ({"start": ""}, "start must be the path of a model, got ''"),
         ({"start": True}, "start must be the path of a model, got True"),
     ],
@@ -189,3 +202,10 @@ def test_weights__that_are_none_are_refused(text):
 def test_train_config__paths_that_are_none_are_refused(given, message):
     with pytest.raises(StreammimlError, match=message):
         TrainConfig(**given)
+
+
+def test_settings_with__has_each_setting_that_decides_no_step():
+    assert set(settings_with("speed")) == {"memory", "checkpoint_every"}
+    assert set(settings_with("end")) == {"epochs", "max_steps", "patience"}
+    assert set(settings_with("path")) == {"validation_store", "start"}
+    assert len(settings_with("speed", "end", "path")) == 7

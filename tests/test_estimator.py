@@ -30,7 +30,7 @@ from streammiml import estimator as module
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml_tools.digits import digit_bags
+from streammiml_tools.corpora.digits import digit_bags
 from tests.planted import planted
 
 NAMES = np.array(["lake", "rock", "sand", "tree", "wind"])
@@ -90,9 +90,9 @@ def test_mimlfast__defaults_are_those_of_training():
 
 
 def test_mimlfast__examples_in_docstrings_hold():
-    found = doctest.testmod(module)
-    assert found.attempted > 10
-    assert found.failed == 0
+    results = doctest.testmod(module)
+    assert results.attempted > 10
+    assert results.failed == 0
 
 
 def test_mimlfast__says_what_to_install_where_scikit_learn_is_absent():
@@ -132,8 +132,8 @@ def test_model__saved_is_what_the_library_reads(fitted, tmp_path):
     fitted.model_.save(tmp_path / "model.safetensors")
     loaded = sm.load_model(tmp_path / "model.safetensors")
     assert loaded.label_names == tuple(NAMES)
-    found = sm.predict(loaded, NEW)
-    assert [tuple(NAMES[of].tolist()) for of in found.labels] == fitted.predict(NEW)
+    predictions = sm.predict(loaded, NEW)
+    assert [tuple(NAMES[own].tolist()) for own in predictions.labels] == fitted.predict(NEW)
 
 
 # Forms of bags and labels
@@ -198,11 +198,11 @@ def test_labels__say_the_same_in_every_form(data):
     row = st.lists(st.booleans(), min_size=4, max_size=4)
     marks = np.array(data.draw(st.lists(row, min_size=n, max_size=n)))
     marks[0], marks[1] = [True, True, False, False], [False, False, True, True]
-    numbers = [np.flatnonzero(of).tolist() for of in marks]
-    backwards = [of[::-1] for of in numbers]
+    numbers = [np.flatnonzero(own).tolist() for own in marks]
+    backwards = [own[::-1] for own in numbers]
     forms = [marks, marks.astype(float), sparse.csr_matrix(marks), sparse.coo_array(marks)]
-    forms += [numbers, backwards, [set(of) for of in numbers], object_array(numbers)]
-    forms += [[np.array(of) for of in numbers], [[str(i) for i in of] for of in numbers]]
+    forms += [numbers, backwards, [set(own) for own in numbers], object_array(numbers)]
+    forms += [[np.array(own) for own in numbers], [[str(i) for i in own] for own in numbers]]
     models = [sm.MIMLfast(shared_dim=4, epochs=1).fit(BAGS[:n], form) for form in forms]
     for model, form in zip(models, forms, strict=True):
         assert same_weights(model, models[0])
@@ -211,26 +211,28 @@ def test_labels__say_the_same_in_every_form(data):
 
 def test_predict__answers_in_the_form_of_the_labels(fitted):
     by_marks = sm.MIMLfast(**SMALL, seed=3).fit(BAGS, MARKS)
-    found = by_marks.predict(NEW)
-    assert found.dtype == np.int64
-    assert found.shape == NEW_MARKS.shape
+    predicted = by_marks.predict(NEW)
+    assert predicted.dtype == np.int64
+    assert predicted.shape == NEW_MARKS.shape
     assert by_marks.classes_.tolist() == [0, 1, 2, 3, 4]
-    assert fitted.predict(NEW) == [tuple(NAMES[row == 1].tolist()) for row in found]
+    assert fitted.predict(NEW) == [tuple(NAMES[row == 1].tolist()) for row in predicted]
     by_sparse = sm.MIMLfast(**SMALL, seed=3).fit(BAGS, sparse.csr_matrix(MARKS))
-    assert (by_sparse.predict(NEW).toarray() == found).all()
+    assert (by_sparse.predict(NEW).toarray() == predicted).all()
     numbers = [np.flatnonzero(row) + 10 for row in MARKS]
     by_numbers = sm.MIMLfast(**SMALL, seed=3).fit(BAGS, numbers)
     assert by_numbers.classes_.tolist() == [10, 11, 12, 13, 14]
-    assert by_numbers.predict(NEW) == [tuple((np.flatnonzero(row) + 10).tolist()) for row in found]
+    assert by_numbers.predict(NEW) == [
+        tuple((np.flatnonzero(row) + 10).tolist()) for row in predicted
+    ]
 
 
 def test_predict__gives_one_label_a_bag_where_each_had_one():
     first = NAMES[MARKS.argmax(axis=1)]
     model = sm.MIMLfast(**SMALL).fit(BAGS, first)
-    found = model.predict(NEW)
-    assert found.shape == (len(NEW),)
+    predicted = model.predict(NEW)
+    assert predicted.shape == (len(NEW),)
     best = model.decision_function(NEW).argmax(axis=1)
-    assert found.tolist() == model.classes_[best].tolist()
+    assert predicted.tolist() == model.classes_[best].tolist()
     assert model.score(BAGS, first.tolist()) == model.score(BAGS, [[name] for name in first])
 
 
@@ -247,21 +249,21 @@ def test_fit__few_bags_or_one_label_hold_none_out():
 
 
 def test_scores__are_those_of_the_library(fitted):
-    found = sm.predict(fitted.model_, NEW)
-    raw = found.scores.astype(np.float64) - found.dummy_score[:, None]
+    predictions = sm.predict(fitted.model_, NEW)
+    raw = predictions.scores.astype(np.float64) - predictions.dummy_score[:, None]
     assert (fitted.decision_function(NEW) == raw).all()
     keys, subs = fitted.key_instances(NEW), fitted.key_subconcepts(NEW)
-    bags, labels = np.nonzero(found.predicted)
-    assert keys[bags, labels].tolist() == found.row_indices.tolist()
-    assert subs[bags, labels].tolist() == found.subconcept_indices.tolist()
+    bags, labels = np.nonzero(predictions.predicted)
+    assert keys[bags, labels].tolist() == predictions.row_indices.tolist()
+    assert subs[bags, labels].tolist() == predictions.subconcept_indices.tolist()
     assert keys.shape == subs.shape == (len(NEW), len(NAMES))
 
 
 def test_key_instances__give_the_score_alone(fitted):
-    whole = sm.predict(fitted.model_, NEW).scores
+    scores = sm.predict(fitted.model_, NEW).scores
     for bag, rows in enumerate(fitted.key_instances(NEW)):
         alone = sm.predict(fitted.model_, [NEW[bag][[row]] for row in rows]).scores
-        assert (np.diag(alone) == whole[bag]).all()
+        assert (np.diag(alone) == scores[bag]).all()
 
 
 def test_predict__is_where_the_decision_is_above_zero():
@@ -273,24 +275,24 @@ def test_predict__is_where_the_decision_is_above_zero():
 
 def test_score__is_label_ranking_average_precision(fitted):
     lists = [NAMES[row == 1] for row in NEW_MARKS]
-    found = fitted.score(NEW, lists)
+    precision = fitted.score(NEW, lists)
     oracle = label_ranking_average_precision_score(NEW_MARKS, fitted.decision_function(NEW))
-    assert found == pytest.approx(oracle, abs=1e-12)
+    assert precision == pytest.approx(oracle, abs=1e-12)
     held = MemoryBags(BLOCK.slice(200, 260), label_names=NAMES.tolist())
-    assert found == sm.evaluate(fitted.model_, held, threads=1)["average_precision"]
+    assert precision == sm.evaluate(fitted.model_, held, threads=1)["average_precision"]
 
 
 def test_scores__of_many_labels_are_joined_over_blocks(fitted, monkeypatch):
-    whole = fitted.decision_function(NEW), fitted.score(NEW, NEW_MARKS)
+    before = fitted.decision_function(NEW), fitted.score(NEW, NEW_MARKS)
     monkeypatch.setattr(module, "BLOCK_BYTES", "1kB")
-    assert (fitted.decision_function(NEW) == whole[0]).all()
-    assert fitted.score(NEW, NEW_MARKS) == whole[1]
+    assert (fitted.decision_function(NEW) == before[0]).all()
+    assert fitted.score(NEW, NEW_MARKS) == before[1]
 
 
 # In the tools of scikit-learn
 
 
-@pytest.mark.parametrize("y", [LISTS, [set(of) for of in LISTS], MARKS, sparse.csr_matrix(MARKS)])
+@pytest.mark.parametrize("y", [LISTS, [set(own) for own in LISTS], MARKS, sparse.csr_matrix(MARKS)])
 def test_grid_search__takes_labels_in_every_form(y):
     grid = {"shared_dim": np.array([2, 8]), "average": np.array([True])}
     search = GridSearchCV(sm.MIMLfast(**SMALL), grid, cv=2, error_score="raise").fit(BAGS, y)
@@ -306,8 +308,8 @@ def test_cross_validation__scores_by_decisions_and_predictions():
     )
     model = sm.MIMLfast(**SMALL)
     for scoring in (None, by_decision, "f1_micro"):
-        found = cross_val_score(model, BAGS, MARKS, cv=2, scoring=scoring, error_score="raise")
-        assert np.isfinite(found).all()
+        scores = cross_val_score(model, BAGS, MARKS, cv=2, scoring=scoring, error_score="raise")
+        assert np.isfinite(scores).all()
     decisions = cross_val_predict(model, BAGS, MARKS, cv=2, method="decision_function")
     assert decisions.shape == MARKS.shape
 
@@ -373,7 +375,7 @@ def test_partial_fit__keeps_to_its_labels_and_features():
     with pytest.raises(StreammimlError, match=r"bag 0 has the label '\w+', which is none of"):
         model.partial_fit(BAGS, LISTS, classes=["lake"])
     model.partial_fit(BAGS, LISTS, classes=NAMES.tolist())
-    with pytest.raises(StreammimlError, match="classes are 1 labels, other than the 5"):
+    with pytest.raises(StreammimlError, match="classes has 1 labels, which are not the 5"):
         model.partial_fit(BAGS, LISTS, classes=["lake"])
     with pytest.raises(StreammimlError, match="bag 0 has the label 'moon', which is none"):
         model.partial_fit(BAGS[:1], [["moon"]])
@@ -406,7 +408,7 @@ BAD_BAGS = {
     "bag 7, row 1: 1e.300 does not fit into float32": with_value(7, 1e300),
     "bag 7 holds complex64 values. Complex data not supported": changed(7, BAGS[7] * 1j),
     "bag 7 holds <U32 values, expected numbers": changed(7, BAGS[7].astype(str)),
-    "bag 7 holds values that are no numbers: .* not 'dict'": changed(7, np.full((1, 6), {})),
+    "bag 7 holds values that are not numbers: .* not 'dict'": changed(7, np.full((1, 6), {})),
     "bags hold complex128 values. Complex data not supported": np.ones((200, 6)) * 1j,
     "bags are an array of 1 dimensions": np.arange(200.0),
     "bags are an array of 4 dimensions": np.ones((2, 2, 2, 2)),
@@ -450,11 +452,11 @@ def with_labels(number, labels):
 
 BAD_LABELS = {
     "requires y to be passed": None,
-    "there are 200 bags, and labels of 199": LISTS[:-1],
-    "there are 200 bags, and labels of 198": MARKS[:-2],
+    "there are 200 bags, and labels for 199": LISTS[:-1],
+    "there are 200 bags, and labels for 198": MARKS[:-2],
     "y holds 2, and an indicator matrix holds 0 and 1": MARKS * 2,
     "y holds nan, and an indicator": np.where(MARKS == 1, np.nan, 0),
-    "y is a matrix of <U4, expected 0 and 1; names come as lists": np.tile(NAMES, (200, 1)),
+    "y is a matrix of <U4, expected 0 and 1; give names as lists": np.tile(NAMES, (200, 1)),
     "bag 3 has a label twice: .'lake', 'lake'.*np.array": with_labels(3, ["lake", "lake"]),
     "labels of bag 3 are 'lake' and those of bag 0 .* list for every": with_labels(3, "lake"),
     "bag 3 has a label that is NoneType": with_labels(3, [None]),
@@ -478,7 +480,7 @@ def test_score__refuses_labels_that_were_not_fitted(fitted):
         fitted.score(NEW[:2], [["lake"], ["moon"]])
     with pytest.raises(StreammimlError, match="y has 4 columns for 5 labels"):
         fitted.score(NEW, NEW_MARKS[:, :4])
-    with pytest.raises(StreammimlError, match="there are 2 bags, and labels of 1"):
+    with pytest.raises(StreammimlError, match="there are 2 bags, and labels for 1"):
         fitted.score(NEW[:2], [["lake"]])
 
 

@@ -2,7 +2,6 @@ import json
 import os
 import pickle
 import struct
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -17,11 +16,12 @@ from streammiml.model import (
     LabelRule,
     LiftArrays,
     Model,
+    _n_values,
     load_tensors,
-    padded,
     save_tensors,
 )
 from tests.stores import file_limit
+from tests.traced import traced
 
 
 def made_model(
@@ -128,24 +128,24 @@ def test_file__is_plain_safetensors_with_one_sorted_metadata_key(tmp_path):
 
 
 def test_load__refuses_a_flipped_bit_anywhere(saved):
-    whole = saved.read_bytes()
-    for i in range(len(whole)):
-        damaged = bytearray(whole)
+    content = saved.read_bytes()
+    for i in range(len(content)):
+        damaged = bytearray(content)
         damaged[i] ^= 1 << (i * 5 % 8)
         saved.write_bytes(damaged)
         with pytest.raises(StreammimlError, match=r"^[^\n]*model\.safetensors [^\n]*$"):
             Model.load(saved)
-    saved.write_bytes(whole)
+    saved.write_bytes(content)
     Model.load(saved)
 
 
 def test_load__refuses_a_file_cut_or_grown_anywhere(saved):
-    whole = saved.read_bytes()
-    for length in range(len(whole)):
-        saved.write_bytes(whole[:length])
+    content = saved.read_bytes()
+    for length in range(len(content)):
+        saved.write_bytes(content[:length])
         with pytest.raises(StreammimlError, match="is damaged or not a model file"):
             Model.load(saved)
-    saved.write_bytes(whole + b"\0")
+    saved.write_bytes(content + b"\0")
     with pytest.raises(StreammimlError, match=r"bytes of tensors, and .* are described"):
         Model.load(saved)
 
@@ -187,9 +187,9 @@ META = {"__metadata__": {"streammiml": '{"format":1,"kind":"model"}'}}
         (META | {"x": tensor(shape=(2**40,), offsets=(0, 2**42))}, "and 4398046511104 are descr"),
         (META | {"x": tensor(shape=(2**40,))}, "'x' of shape .* has the wrong size"),
         (META | {"x": tensor(shape=(-1, -2))}, "has the wrong size"),
-        (META | {"x": tensor(dtype="F16")}, "'x' is not described as one"),
-        (META | {"x": {"dtype": "F32"}}, "'x' is not described as one"),
-        (META | {"x": 3}, "'x' is not described as one"),
+        (META | {"x": tensor(dtype="F16")}, "'x' has a malformed description"),
+        (META | {"x": {"dtype": "F32"}}, "'x' has a malformed description"),
+        (META | {"x": 3}, "'x' has a malformed description"),
         (META | {"x": tensor(), "y": tensor()}, "do not lie end to end"),
         (META | {"x": tensor(offsets=(4, 12))}, "do not lie end to end"),
         (META | {"x": tensor()}, "its checksum does not match"),
@@ -198,13 +198,9 @@ META = {"__metadata__": {"streammiml": '{"format":1,"kind":"model"}'}}
 def test_load__refuses_headers_that_lie_and_holds_little_memory(tmp_path, header, message):
     path = tmp_path / "model.safetensors"
     write_file(path, header, b"\0" * 8)
-    tracemalloc.start()
-    try:
-        with pytest.raises(StreammimlError, match=message) as caught:
-            Model.load(path)
-        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
-    finally:
-        tracemalloc.stop()
+    with traced() as memory, pytest.raises(StreammimlError, match=message) as caught:
+        Model.load(path)
+    assert memory.peak < 16 * 2**20
     assert str(path) in str(caught.value)
 
 
@@ -230,8 +226,8 @@ def test_model__says_the_lowest_version_that_can_read_it(tmp_path, context, vers
     made_model(context=context, n=2).save(tmp_path / "m.safetensors")
     assert load_tensors(tmp_path / "m.safetensors", kind="model", version=version)
     if version > 1:
-        said = f"was written by format {version}, this reads up to 1"
-        with pytest.raises(StreammimlError, match=said):
+        message = f"was written by format {version}, this reads up to 1"
+        with pytest.raises(StreammimlError, match=message):
             load_tensors(tmp_path / "m.safetensors", kind="model", version=1)
 
 
@@ -254,9 +250,17 @@ def test_load__names_a_format_of_the_future(saved):
     ("change", "message"),
     [
         ({"kind": "checkpoint"}, "holds a 'checkpoint', a 'model' is needed"),
-        ({"drop": ["shared"]}, r"lacks a part of a model \(KeyError: 'shared'\); save it again"),
+        ({"drop": ["shared"]}, "can be used: it lacks the tensor 'shared'"),
         ({"drop": ["rule"]}, r"lacks a part of a model \(KeyError: 'rule'\)"),
         ({"rule": {"nme": 1}}, r"lacks a part of a model \(TypeError"),
+        ({"rule": {"r": 1.5}}, r"r must be a whole number at least 1, got 1\.5"),
+        ({"rule": {"min_labels": "1"}}, "min_labels must be a whole number at least 0, got '1'"),
+        ({"rule": [1]}, r"its rule is \[1\], expected a JSON object"),
+        ({"settings": "none"}, "its settings is 'none', expected a JSON object"),
+        ({"provenance": None}, "its provenance is None, expected a JSON object"),
+        ({"label_names": "a"}, "its label names are not a list of texts"),
+        ({"label_names": [1]}, "its label names are not a list of texts"),
+        ({"tensors": {"more": np.ones(1)}}, "it has a tensor 'more' that does not belong there"),
         ({"rule": {"name": "x"}}, "is not a model that can be used: no rule is called 'x'"),
         ({"lift": {"transform": "exp"}}, r"lacks a part of a model \(ValueError"),
         ({"label_names": ["a", "b"]}, "there are 2 label names for 1 labels"),
@@ -270,6 +274,69 @@ def test_load__says_what_does_not_fit_in_a_file_that_is_whole(saved, change, mes
     with pytest.raises(StreammimlError, match=message) as caught:
         Model.load(saved)
     assert str(saved) in str(caught.value)
+
+
+def with_metadata(path, text):
+    """The model file with this text as its metadata."""
+    head = path.read_bytes()
+    (length,) = struct.unpack("<Q", head[:8])
+    header = json.loads(head[8 : 8 + length])
+    header["__metadata__"]["streammiml"] = text(header["__metadata__"]["streammiml"])
+    write_file(path, header, head[8 + length :])
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "-Infinity", "1e999", '"\\ud800"', "1.0e1", "[" * 500 + "]" * 500]
+)
+def test_load__refuses_metadata_that_it_would_not_write(saved, value):
+    with_metadata(
+        saved, lambda text: text.replace('"settings":{', '"settings":{"x":' + value + ",")
+    )
+    with pytest.raises(
+        StreammimlError, match=r"damaged or not a model file: its (metadata is not|ch)"
+    ):
+        Model.load(saved)
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", '"ab"', "1.5", '{"a":1}'])
+@pytest.mark.parametrize("inner", [False, True])
+def test_load__a_header_of_many_values_is_refused_before_it_is_parsed(saved, value, inner):
+    values = ",".join([value] * (8_000_000 // (len(value) + 1)))
+    if inner:
+        with_metadata(saved, lambda text: text[:-1] + f',"x":[{values}]}}')
+    else:
+        write_file(saved, f'{{"x":[{values}]}}'.encode())
+    with traced() as memory, pytest.raises(StreammimlError):
+        Model.load(saved)
+    # Text of 8 MB as bytes, as str, within the header, and without escapes.
+    assert memory.peak < 80 * 2**20
+
+
+def test_load__a_model_of_many_labels_is_not_taken_for_an_attack(tmp_path):
+    names = tuple(f"label, {i}" for i in range(200_000))
+    labels = np.zeros((len(names) + 1, 1, 1), np.float32)
+    parts = made_model()
+    model = Model(
+        shared=np.zeros((4, 1), np.float32), labels=labels, lift=parts.lift, label_names=names
+    )
+    model.save(tmp_path / "model.safetensors")
+    assert Model.load(tmp_path).label_names == names
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats(allow_nan=False) | st.text(),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    ),
+    st.integers(1, 9),
+)
+def test_n_values__is_an_upper_bound_however_the_text_is_cut(value, piece):
+    def count(value):
+        inside = value.values() if isinstance(value, dict) else value
+        return 1 + (sum(map(count, inside)) if isinstance(value, list | dict) else 0)
+
+    n = _n_values(json.dumps(value).encode(), piece)
+    assert count(value) <= n <= 2 * count(value)
 
 
 def test_load__says_when_there_is_no_file(tmp_path):
@@ -314,8 +381,8 @@ def test_save__never_reports_a_failed_write_as_saved(saved, monkeypatch, name, a
 
 def test_save__leaves_the_old_file_when_the_disk_is_full(saved):
     old = saved.read_bytes()
-    said = r"is not saved: File too large; it takes .* are free; make room or"
-    with file_limit(64 * 1024), pytest.raises(StreammimlError, match=said):
+    message = r"is not saved: File too large; it takes .* are free; make room or"
+    with file_limit(64 * 1024), pytest.raises(StreammimlError, match=message):
         made_model(d=200, m=200).save(saved)
     assert saved.read_bytes() == old
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
@@ -340,7 +407,7 @@ def test_check_store__takes_a_store_that_fits():
     ("store", "message"),
     [
         ((5, 4), "^the model was trained on rows of 3 features and a.zarr has 5; use a store made"),
-        ((3, 9), "^the model knows 4 labels and a.zarr has 9; use a store with the same labels"),
+        ((3, 9), "^the model has 4 labels and a.zarr has 9; use a store with the same labels"),
         (
             (3, 4, ["label 0", "sky", "label 2", "label 3"]),
             "^label 1 is 'label 1' in the model and 'sky' in a.zarr; use a store with the same lab",
@@ -389,24 +456,6 @@ def test_lift_arrays__are_those_of_the_kernel():
     assert LiftArrays._fields == Lift._fields
 
 
-@given(width=st.integers(1, 40))
-def test_padded__adds_zeros_up_to_a_multiple_of_eight(width):
-    weights = np.ones((3, width), np.float32)
-    got = padded(weights)
-    assert got.shape == (3, -(-width // 8) * 8)
-    assert (got[:, :width] == 1).all()
-    assert not got[:, width:].any()
-
-
-def test_kernel_arrays__are_copies():
-    model = made_model()
-    shared, labels = model.kernel_arrays()
-    assert shared.shape == (4, 8)
-    assert labels.shape == (5, 2, 8)
-    shared[:] = 7
-    assert not (model.shared == 7).any()
-
-
 def test_repr__says_what_it_is():
     assert repr(made_model()) == (
         "Model(3 features, 4 lifted, shared_dim=5, subconcepts=2, 4 labels, rule=margin, "
@@ -421,4 +470,4 @@ def test_fingerprint__follows_what_is_saved_and_nothing_else(tmp_path):
     assert Model.load(tmp_path / "m.safetensors").fingerprint == model.fingerprint
     others = [made_model(seed=1), made_model(label_names=None), made_model(settings={})]
     others += [made_model(provenance={"steps": 13}), made_model(rule=LabelRule())]
-    assert len({each.fingerprint for each in [model, *others]}) == 6
+    assert len({variant.fingerprint for variant in [model, *others]}) == 6

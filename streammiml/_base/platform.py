@@ -1,8 +1,8 @@
 """Calls of the operating system that not every system has; only this module looks for them.
 
 Linux has all of them. Where another system lacks a call, a fallback here takes its place. Stores
-and models are the same bytes with either; only speed and figures about memory differ. Each call is
-looked up when it is used, so that tests can take it away.
+and models have the same bytes either way; only speed and figures about memory differ. Each call is
+looked up when it is used, so that tests can remove it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import IO
 
 from streammiml.errors import StreammimlError
 
-# Windows has neither, and must still be able to import this module to be refused by it.
+# Windows has neither module. Importing this file must work there, so that refuse_windows can run.
 try:
     import fcntl
 except ImportError:
@@ -30,7 +30,7 @@ except ImportError:
     resource = None  # type: ignore[assignment]
 
 LONGEST_READ = 1 << 30
-"""Bytes of one read: macOS refuses 2 GiB and more, where Linux would give fewer bytes."""
+"""Upper limit in bytes for one read: macOS refuses reads of 2 GiB and more, and Linux cuts them."""
 UNLIMITED = 1 << 62
 """Bytes of memory where no limit is known."""
 
@@ -45,7 +45,7 @@ def refuse_windows() -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on; all of the machine where the system does not say."""
+    """Cores that this process may run on; all cores of the machine if that is unknown."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -57,7 +57,7 @@ def usable_cores() -> int:
 def usable_memory() -> int:
     """Bytes that this process may still take, page cache included, by machine and control groups.
 
-    Without ``/proc`` it is all memory of the machine, and ``UNLIMITED`` if that is unknown too.
+    Without ``/proc``: all memory of the machine, or ``UNLIMITED`` if that is unknown too.
     """
     available = re.search(r"^MemAvailable:\s+(\d+) kB", _text_of("/proc/meminfo"), re.M)
     if available:
@@ -78,7 +78,7 @@ def _group_limits() -> list[int]:
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         own = root / path.lstrip("/")
         for folder in (root, *own.parents, own):
-            # No limit is an empty text, or the word max.
+            # Without a limit the file is missing, or holds the word max.
             with suppress(ValueError):
                 limits.append(int(_text_of(folder / name)))
     return limits
@@ -87,20 +87,20 @@ def _group_limits() -> list[int]:
 def resident_bytes() -> int:
     """Bytes of this process that are in memory now.
 
-    Without ``/proc`` it is the most so far; 0 where the system does not say.
+    Without ``/proc``: the peak so far, or 0 if that is unknown too.
     """
     fields = _text_of("/proc/self/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if fields else peak_resident_bytes()
 
 
 def peak_resident_bytes() -> int:
-    """The most bytes of this process that were in memory at once; 0 where nobody says."""
+    """The most bytes of this process that were in memory at once; 0 if unknown."""
     peak = re.search(r"^VmHWM:\s+(\d+) kB", _text_of("/proc/self/status"), re.M)
     if peak:
         return int(peak[1]) << 10
     if resource is None:
         return 0
-    # macOS counts it in bytes, all others in KiB.
+    # ru_maxrss is in bytes on macOS, in KiB on all other systems.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -109,13 +109,16 @@ def peak_resident_bytes() -> int:
 
 
 def bytes_read() -> int:
-    """Bytes that this process has asked files for so far; 0 where the system does not say."""
-    asked = re.search(r"^rchar: (\d+)", _text_of("/proc/self/io"), re.M)
-    return int(asked[1]) if asked else 0
+    """Bytes that reads of this process have returned so far; 0 if unknown."""
+    count = re.search(r"^rchar: (\d+)", _text_of("/proc/self/io"), re.M)
+    return int(count[1]) if count else 0
 
 
 def read_at(fd: int, buffer: memoryview, offset: int) -> int:
-    """Read into the buffer from a place in a file; bytes read, which may be fewer, 0 at the end."""
+    """Read into the buffer from ``offset`` of a file; return the number of bytes read.
+
+    It may be smaller than the buffer, and is 0 at the end of the file.
+    """
     buffer = buffer[:LONGEST_READ]
     if hasattr(os, "preadv"):
         return os.preadv(fd, [buffer], offset)
@@ -125,12 +128,12 @@ def read_at(fd: int, buffer: memoryview, offset: int) -> int:
 
 
 def direct_flag() -> int | None:
-    """Flag of ``os.open`` for reads past the page cache; None where there is none, as on macOS."""
+    """Flag of ``os.open`` to bypass the page cache; None if the system has none, as macOS."""
     return getattr(os, "O_DIRECT", None)
 
 
 def will_need_advice() -> int | None:
-    """Number by which ``posix_fadvise`` is told of reads to come; None where it is missing."""
+    """Argument of ``posix_fadvise`` that announces reads; None if the system lacks the call."""
     return os.POSIX_FADV_WILLNEED if hasattr(os, "posix_fadvise") else None
 
 
@@ -142,9 +145,9 @@ def advise_will_need(fd: int, offset: int, size: int) -> None:
 
 
 def lock_file(file: IO[str], *, shared: bool = False) -> bool:
-    """Lock an open file until it is closed or its process ends; False if another has it locked.
+    """Lock an open file until it is closed or its process ends; False if it is locked already.
 
-    Any number of ``shared`` locks go together.
+    Any number of ``shared`` locks may be held at the same time.
     """
     if fcntl is None:
         raise StreammimlError(
@@ -159,10 +162,10 @@ def lock_file(file: IO[str], *, shared: bool = False) -> bool:
 
 @contextmanager
 def waiting_lock(path: Path, *, shared: bool = False, seconds: float = 10.0) -> Iterator[None]:
-    """Hold the lock of a file, which is made if it is missing; wait for whoever holds it.
+    """Hold the lock of a file during the block; wait while others hold it.
 
-    ``shared`` locks exclude only locks that are not shared. Where no lock can be had in time, or
-    the file system has none, go on without.
+    A missing file is made. ``shared`` locks exclude only locks that are not shared. If the lock is
+    not free after ``seconds``, or the file system has no locks, the block runs without the lock.
     """
     with ExitStack() as stack:
         with suppress(OSError):
@@ -173,12 +176,51 @@ def waiting_lock(path: Path, *, shared: bool = False, seconds: float = 10.0) -> 
         yield
 
 
-def _text_of(path: str | Path) -> str:
-    """Text of a file by which the kernel tells something; empty where it cannot be read."""
+def open_files() -> int:
+    """File descriptors that this process has open; 16, as in a new process, if unknown."""
     with suppress(OSError):
-        # A name of a process in it may be cut within a character.
+        return len(os.listdir("/dev/fd"))  # noqa: PTH208  a Path for each would cost more
+    return 16
+
+
+def allow_open_files(n_files: int) -> int:
+    """Let this process and its children open ``n_files`` files, at most the hard limit.
+
+    Returns the limit that then holds, which may be lower; ``UNLIMITED`` if there is none.
+    """
+    if resource is None:
+        return UNLIMITED
+    soft, hard = (
+        UNLIMITED if limit == resource.RLIM_INFINITY else limit
+        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    target = min(n_files, hard)
+    if soft < target:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, before[1]))
+            return target
+    return soft
+
+
+def _text_of(path: str | Path) -> str:
+    """Text of a file of ``/proc`` or ``/sys``; empty if it cannot be read."""
+    with suppress(OSError):
+        # The system may have cut a process name in the middle of a character.
         return Path(path).read_text(encoding="utf-8", errors="replace")
     return ""
+
+
+# Threads.
+
+
+def is_thread_shortage(error: BaseException) -> bool:
+    """Whether the system refused to start another thread.
+
+    CPython raises a plain RuntimeError with this text (``Modules/_threadmodule.c``); the
+    error has no class of its own.
+    """
+    return type(error) is RuntimeError and error.args == ("can't start new thread",)
 
 
 # Signals.
@@ -188,7 +230,7 @@ def _text_of(path: str | Path) -> str:
 def signals_blocked(*numbers: int) -> Iterator[None]:
     """Block signals for this thread, and for threads and processes that it starts meanwhile.
 
-    Without the call nothing is blocked: handlers of this process still decide what happens here.
+    If the system lacks the call, nothing is blocked, and the handlers of this process still run.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

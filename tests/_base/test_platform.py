@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streammiml._base import platform
-from streammiml.bags import cold
+from streammiml.bags import page_cache
 from streammiml.errors import StreammimlError
 
 MIB = 1 << 20
@@ -45,10 +45,10 @@ def test_usable_cores__are_those_of_the_process():
     assert platform.usable_cores() == len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize(("said", "cores"), [(7, 7), (None, 1)])
-def test_usable_cores__without_affinity_are_those_of_the_machine(monkeypatch, said, cores):
+@pytest.mark.parametrize(("cpu_count", "cores"), [(7, 7), (None, 1)])
+def test_usable_cores__without_affinity_are_those_of_the_machine(monkeypatch, cpu_count, cores):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: said)
+    monkeypatch.setattr(os, "cpu_count", lambda: cpu_count)
     assert platform.usable_cores() == cores
 
 
@@ -56,14 +56,14 @@ def test_usable_cores__without_affinity_are_those_of_the_machine(monkeypatch, sa
 
 
 def test_usable_memory__is_no_more_than_the_machine_has():
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert MIB < platform.usable_memory() <= whole
+    physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert MIB < platform.usable_memory() <= physical_bytes
 
 
 @pytest.mark.usefixtures("without_kernel_files")
 def test_usable_memory__without_proc_is_all_of_the_machine():
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert platform.usable_memory() == whole
+    physical_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert platform.usable_memory() == physical_bytes
 
 
 @pytest.mark.usefixtures("without_kernel_files")
@@ -117,9 +117,9 @@ def test_peak_resident_bytes__is_near_what_the_fallback_says(monkeypatch):
 @pytest.mark.usefixtures("without_kernel_files")
 @pytest.mark.parametrize(("system", "unit"), [("darwin", 1), ("linux", 1024), ("freebsd14", 1024)])
 def test_peak_resident_bytes__macos_counts_bytes_and_others_kib(monkeypatch, system, unit):
-    said = resource.struct_rusage([0.0, 0.0, 123_456, *[0] * 13])
+    usage = resource.struct_rusage([0.0, 0.0, 123_456, *[0] * 13])
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(resource, "getrusage", lambda _: said)
+    monkeypatch.setattr(resource, "getrusage", lambda _: usage)
     assert platform.peak_resident_bytes() == platform.resident_bytes() == 123_456 * unit
 
 
@@ -175,8 +175,8 @@ def test_read_at__gives_the_bytes_of_the_file(written, offset, size, longest, pr
             patch.delattr(os, "preadv", raising=False)
         got = platform.read_at(file.fileno(), out.data, offset)
         assert file.tell() == 0, "the file's own position must not move"
-    whole = written.read_bytes()[offset : offset + size]
-    assert out[:got].tobytes() == whole[:longest]
+    expected = written.read_bytes()[offset : offset + size]
+    assert out[:got].tobytes() == expected[:longest]
     assert (out[got:] == 7).all()
 
 
@@ -201,18 +201,18 @@ def test_direct_flag__without_it_long_reads_are_plain(written, monkeypatch):
     monkeypatch.delattr(os, "O_DIRECT", raising=False)
     monkeypatch.setenv("STREAMMIML_DIRECT", "always")
     assert platform.direct_flag() is None
-    assert not cold.may_bypass()
-    out = np.zeros(max(5000, cold.COLD_BYTES), np.uint8)
-    assert cold.OpenFile(written, bypass=True).read(0, out.data) == 5000
+    assert not page_cache.may_bypass()
+    out = np.zeros(max(5000, page_cache.COLD_BYTES), np.uint8)
+    assert page_cache.OpenFile(written, bypass=True).read(0, out.data) == 5000
     assert out[:5000].tobytes() == written.read_bytes()
 
 
 @on_linux
 def test_advise_will_need__tells_the_page_cache(monkeypatch):
-    told = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *words: told.append(words))
+    calls = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: calls.append(words))
     platform.advise_will_need(3, 4096, 100)
-    assert told == [(3, 4096, 100, os.POSIX_FADV_WILLNEED)]
+    assert calls == [(3, 4096, 100, os.POSIX_FADV_WILLNEED)]
     assert platform.will_need_advice() == os.POSIX_FADV_WILLNEED
 
 
@@ -248,8 +248,8 @@ def test_lock_file__is_released_when_its_owner_dies(tmp_path):
 
 def test_lock_file__is_refused_in_one_line_where_there_are_no_locks(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "fcntl", None)
-    said = pytest.raises(StreammimlError, match=r"has no file locks \(fcntl\); use Linux or")
-    with (tmp_path / "lock").open("a+") as file, said:
+    refused = pytest.raises(StreammimlError, match=r"has no file locks \(fcntl\); use Linux or")
+    with (tmp_path / "lock").open("a+") as file, refused:
         platform.lock_file(file)
 
 
@@ -342,3 +342,59 @@ def test_platform__every_function_is_tested_here():
     here, there = Path(__file__).read_text(), Path(platform.__file__).read_text()
     for name in re.findall(r"^def ([a-z]\w+)", there, re.M):
         assert f"platform.{name}(" in here
+
+
+# Open files.
+
+
+@pytest.fixture
+def limits_of_open_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield before
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_open_files__are_counted():
+    before = platform.open_files()
+    with Path(__file__).open(), Path(__file__).open():
+        assert platform.open_files() == before + 2
+
+
+def test_open_files__the_limit_is_raised_up_to_the_hard_one(limits_of_open_files):
+    _, hard = limits_of_open_files
+    low = platform.open_files() + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    assert platform.allow_open_files(low - 1) == low
+    assert platform.allow_open_files(low + 1) == low + 1
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low + 1, hard)
+
+
+def test_open_files__the_limit_that_holds_is_told(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (16, 32))
+    raised = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
+    assert platform.allow_open_files(1024) == 32
+    assert raised == [(32, 32)]
+
+    def refuse(*_):
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    assert platform.allow_open_files(1024) == 16
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert platform.allow_open_files(1024) == platform.UNLIMITED
+    monkeypatch.setattr(platform, "resource", None)
+    assert platform.allow_open_files(1024) == platform.UNLIMITED
+
+
+def test_thread_shortage__is_told_from_other_errors(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+    monkeypatch.setattr(threading, name, refuse)
+    with pytest.raises(RuntimeError) as caught:
+        threading.Thread(target=print).start()
+    assert platform.is_thread_shortage(caught.value)
+    assert not platform.is_thread_shortage(RuntimeError("a bug of ours"))
+    assert not platform.is_thread_shortage(ValueError("can't start new thread"))

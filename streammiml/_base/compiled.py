@@ -1,4 +1,4 @@
-"""The decorators of compiled functions, where compiled code is kept, and what compiling costs.
+"""Decorators that compile functions, the cache of compiled code, and the time compiling takes.
 
 Three decorators, which differ only in how long a function takes to compile:
 
@@ -11,13 +11,13 @@ Three decorators, which differ only in how long a function takes to compile:
   caller above it, so this is for functions in the middle of a chain that do little but call
   others. Large functions are slower to compile this way.
 
-numba's own cache notices edits in a function's file but not in the files of what it calls. So the
+numba's own cache notices edits in a function's file, but not in files of functions it calls. So the
 folder of the cache is named by a hash of this package's compiled sources and of numba's version.
 Where that folder cannot be written, numba would use the package's own ``__pycache__``, without the
-hash: we compile in memory instead, and say so.
+hash: we compile in memory instead, and log it.
 
-numba's cache has no lock: of two processes that keep different types of one function in the same
-moment, one can leave its code under the other's name. Ours has one.
+numba's cache has no lock: if two processes save different types of one function at the same time,
+the code of one can end up under the name of the other. Our cache has a lock.
 """
 
 from __future__ import annotations
@@ -45,21 +45,29 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _LOG = logging.getLogger("streammiml")
 LEAST_ROOM = 4 << 20
-"""Bytes that the folder of compiled code must have room for: about what a training compiles."""
+"""Bytes that the folder of compiled code must have room for, about as many as training compiles."""
 NOTICE_SECONDS = 1.0
 """Compiling is announced once it has taken this long in all."""
-_HERE = Path(__file__).parent
-_COMPILED = ("jit.py", "digest.py", "drawing.py", "fast_crc.py", "laying.py", "fetching.py")
+_PACKAGE = Path(__file__).parent.parent
+_COMPILED = (
+    "_base/compiled.py",
+    "_base/crc_compiled.py",
+    "_base/hashing.py",
+    "bags/fast_reads.py",
+    "bags/fingerprint.py",
+    "blocks/bag_copies.py",
+)
 _SOURCES = [
-    *(_HERE / name for name in _COMPILED),
-    *sorted((_HERE / "kernel").glob("*.py")),
+    *(_PACKAGE / name for name in _COMPILED),
+    *sorted((_PACKAGE / "kernel").glob("*.py")),
 ]
+"""Every file with compiled functions: a change in one of them gives the cache another folder."""
 
 
 def cache_folder() -> Path | None:
     """Folder for compiled code, made if it is missing; None if no folder can be written.
 
-    It lies in the folder that ``NUMBA_CACHE_DIR`` names, else in the user's cache.
+    It is in ``NUMBA_CACHE_DIR``, else in ``XDG_CACHE_HOME``, else in ``~/.cache``.
     """
     key = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES))
     key.update(numba.__version__.encode())
@@ -68,10 +76,10 @@ def cache_folder() -> Path | None:
         home = Path(given) if given else Path("~/.cache").expanduser()
         folder = home / "streammiml" / key.hexdigest()[:16]
         folder.mkdir(parents=True, exist_ok=True)
-        # Asking for permissions is not enough: a disk may be full, or mounted for reading only.
+        # Checking permissions is not enough: a disk may be full, or mounted for reading only.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(LEAST_ROOM))
-    except (OSError, RuntimeError):  # A user without a home is a RuntimeError.
+    except (OSError, RuntimeError):  # expanduser raises RuntimeError without a home.
         return None
     return folder
 
@@ -81,9 +89,9 @@ _DECORATING = Lock()
 
 
 def _decorated(function: Callable[..., Any], **options: Any) -> Any:
-    """Wrap a function for numba; its cache is ours, whatever other packages set for theirs."""
+    """Wrap a function for numba, with our cache folder, whatever folder other packages set."""
     config: Any = numba.config
-    # Its type does not list the options about wrappers, which numba has (checked: 0.61 to 0.68).
+    # The declared type of njit lacks the options about wrappers (checked: numba 0.61 to 0.68).
     decorate: Any = numba.njit
     with _DECORATING:
         before = config.CACHE_DIR
@@ -140,7 +148,7 @@ def inner(function: Function) -> Function:
 
 
 class _Inner:
-    """A function compiled without a wrapper, and with one when Python calls it all the same."""
+    """A function compiled without a wrapper; if Python calls it, it is compiled with one too."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         update_wrapper(self, function)
@@ -150,7 +158,7 @@ class _Inner:
     @cached_property
     def _entry(self) -> Any:
         function: Any = self.py_func
-        # Under a name of its own, since numba's cache would take one for the other.
+        # The copy has another name, since numba's cache would confuse two functions of one name.
         name = f"{function.__name__}_from_python"
         copy = FunctionType(
             function.__code__,
@@ -168,7 +176,7 @@ class _Inner:
 
 @typeof_impl.register(_Inner)
 def _type_of_inner(value: _Inner, _: object) -> Any:
-    """Let compiled functions see the function itself."""
+    """Let compiled functions call the version without a wrapper."""
     return value.dispatcher._numba_type_
 
 
@@ -181,15 +189,15 @@ class _Compilation(event.Listener):
 
     def __init__(self) -> None:
         self._depth = 0
-        # Seconds of what is compiled, and when the running compilation began. One tuple, so that
-        # other threads never see the one without the other.
+        # Seconds of all finished compilations, and the start of the running one. One tuple, so that
+        # other threads always read values that belong together.
         self._state: tuple[float, float | None] = (0.0, None)
         self._is_announced = False
         self._timer: Timer | None = None
 
     @property
     def seconds(self) -> float:
-        """Seconds of all compilations, also of the running one; never grows faster than time."""
+        """Seconds of all compilations, with the running one; never grows faster than the clock."""
         seconds, begun = self._state
         return seconds + (monotonic() - begun if begun is not None else 0.0)
 
@@ -214,10 +222,12 @@ class _Compilation(event.Listener):
 
     def _announce(self) -> None:
         self._is_announced = True
-        kept = "they are kept for the next time"
+        cached = "they are cached for later runs"
         if CACHE is None:
-            kept = "they cannot be kept, for lack of a folder: NUMBA_CACHE_DIR=FOLDER names one"
-        _LOG.info("compiling kernels for this processor, which takes some seconds; %s", kept)
+            cached = (
+                "they cannot be cached, as no folder can be written: set NUMBA_CACHE_DIR=FOLDER"
+            )
+        _LOG.info("compiling kernels for this processor, which takes some seconds; %s", cached)
 
 
 _COMPILATION = _Compilation()

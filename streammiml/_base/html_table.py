@@ -1,4 +1,4 @@
-"""How things look in a notebook: a small table, with everything that comes from data escaped."""
+"""A small HTML table for notebooks, with everything that comes from data escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAMES_SHOWN = 12
 
 
 def table_html(title: str, facts: Mapping[str, object]) -> str:
-    """A table of facts under a title; those that are None are left out."""
+    """A table of facts under a title; facts that are None are left out."""
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left">{escape(name)}</th>'
         f'<td style="text-align:left">{escape(str(value))}</td></tr>'
@@ -20,7 +20,7 @@ def table_html(title: str, facts: Mapping[str, object]) -> str:
 
 
 def listed(names: Sequence[str] | None) -> str | None:
-    """The first names, and how many there are if there are more.
+    """Join the first names; if names are left out, add the number of all names.
 
     >>> listed(["sea", "sky"])
     'sea, sky'

@@ -1,6 +1,6 @@
 """What a notebook shows of a model: facts, and nothing that a name could smuggle in."""
 
-from streammiml.notebook import listed, table_html
+from streammiml._base.html_table import listed, table_html
 from tests.measure.models import made_model
 
 EVIL = "<script>alert(1)</script>"
@@ -10,7 +10,7 @@ def test_model__shows_a_table_with_names_escaped():
     shown = made_model(label_names=(EVIL, "b", "c", "d"), settings={"scale": EVIL})._repr_html_()
     assert EVIL not in shown
     assert shown.count("&lt;script&gt;") == 2
-    for text in ("labels", "sub-concepts of each", "dummy, at least 1", "<td"):
+    for text in ("labels", "sub-concepts per label", "dummy, at least 1", "<td"):
         assert text in shown
     assert "steps" not in shown
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from streammiml import jit
-from streammiml.jit import inlined, inner, njit
+from streammiml._base import compiled
+from streammiml._base.compiled import inlined, inner, njit
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -27,7 +27,7 @@ compiled_only = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is 
 @pytest.fixture
 def in_memory(monkeypatch):
     """What is decorated is compiled each time, not found where an earlier run has kept it."""
-    monkeypatch.setattr(jit, "CACHE", None)
+    monkeypatch.setattr(compiled, "CACHE", None)
 
 
 @inner
@@ -102,33 +102,33 @@ def homes(monkeypatch, tmp_path):
 
 
 def test_cache_folder__is_named_by_sources_and_version(homes, tmp_path):
-    folder = jit.cache_folder()
+    folder = compiled.cache_folder()
     assert folder.is_dir()
     assert folder.parent == tmp_path / ".cache" / "streammiml"
     homes.setattr(numba, "__version__", "99.0")
-    other = jit.cache_folder()
+    other = compiled.cache_folder()
     assert other.parent == folder.parent
     assert other != folder
 
 
 def test_cache_folder__lies_where_the_user_says(homes, tmp_path):
     homes.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert jit.cache_folder().parent == tmp_path / "xdg" / "streammiml"
+    assert compiled.cache_folder().parent == tmp_path / "xdg" / "streammiml"
     homes.setenv("NUMBA_CACHE_DIR", str(tmp_path / "numba"))
-    assert jit.cache_folder().parent == tmp_path / "numba" / "streammiml"
+    assert compiled.cache_folder().parent == tmp_path / "numba" / "streammiml"
 
 
 def test_cache_folder__is_none_where_nothing_can_be_written(homes):
     homes.setenv("NUMBA_CACHE_DIR", f"{os.devnull}/nowhere")
-    assert jit.cache_folder() is None
+    assert compiled.cache_folder() is None
 
 
 def test_cache_folder__is_none_where_nothing_has_room(homes):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    homes.setattr(jit.tempfile, "TemporaryFile", full)
-    assert jit.cache_folder() is None
+    homes.setattr(compiled.tempfile, "TemporaryFile", full)
+    assert compiled.cache_folder() is None
 
 
 def test_cache_folder__is_none_for_a_user_without_a_home(homes):
@@ -136,25 +136,25 @@ def test_cache_folder__is_none_for_a_user_without_a_home(homes):
         raise RuntimeError("Could not determine home directory.")
 
     homes.setattr(Path, "expanduser", homeless)
-    assert jit.cache_folder() is None
+    assert compiled.cache_folder() is None
 
 
 def test_cache__of_other_packages_is_left_alone():
     before = numba.config.CACHE_DIR
     njit(lambda: 1)
     assert before == numba.config.CACHE_DIR
-    assert before != str(jit.CACHE)
+    assert before != str(compiled.CACHE)
 
 
 @compiled_only
-@pytest.mark.parametrize(("kind", "kept"), [(jit._LockedCache, 2), (FunctionCache, 1)])
+@pytest.mark.parametrize(("kind", "kept"), [(compiled._LockedCache, 2), (FunctionCache, 1)])
 def test_cache__keeps_what_two_processes_save_in_one_moment(kind, kept, tmp_path, monkeypatch):
     """The second saves when the first is halfway; without the lock, one of them is lost."""
 
     def added(value):
         return value + 1
 
-    monkeypatch.setattr(jit, "CACHE", tmp_path)
+    monkeypatch.setattr(compiled, "CACHE", tmp_path)
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     function = numba.njit(added)
     function(1), function(1.0)
@@ -178,10 +178,10 @@ def test_cache__keeps_what_two_processes_save_in_one_moment(kind, kept, tmp_path
 IN_MEMORY = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s")
-from streammiml import jit
-jit.NOTICE_SECONDS = 0.0
-from streammiml.drawing import shuffled
-print(json.dumps([int(next(iter(shuffled(10, 1, 2)))), jit.CACHE is None]))
+from streammiml._base import compiled
+compiled.NOTICE_SECONDS = 0.0
+from streammiml._base.hashing import shuffled
+print(json.dumps([int(next(iter(shuffled(10, 1, 2)))), compiled.CACHE is None]))
 """
 
 
@@ -200,7 +200,9 @@ def test_cache__without_a_folder_is_in_memory_and_never_in_the_package():
     place, is_in_memory = json.loads(done.stdout)
     assert is_in_memory
     assert 0 <= place < 10
-    assert "cannot be kept, for lack of a folder: NUMBA_CACHE_DIR=FOLDER names one" in done.stderr
+    assert (
+        "cannot be cached, as no folder can be written: set NUMBA_CACHE_DIR=FOLDER" in done.stderr
+    )
     assert tracked_caches() == before
 
 
@@ -214,19 +216,19 @@ def test_compile_seconds__grow_when_something_is_compiled_and_only_then():
     def one(value):
         return value + 1
 
-    before = jit.compile_seconds()
+    before = compiled.compile_seconds()
     one(1)
-    after = jit.compile_seconds()
+    after = compiled.compile_seconds()
     assert after > before
     one(2)
-    assert jit.compile_seconds() == after
+    assert compiled.compile_seconds() == after
 
 
 @compiled_only
 @pytest.mark.usefixtures("in_memory")
 def test_compilation__that_takes_long_is_announced_once(monkeypatch, caplog):
-    monkeypatch.setattr(jit, "NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(jit._COMPILATION, "_is_announced", False)
+    monkeypatch.setattr(compiled, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(compiled._COMPILATION, "_is_announced", False)
     caplog.set_level(logging.INFO, "streammiml")
     for number in range(3):
 
@@ -235,30 +237,32 @@ def test_compilation__that_takes_long_is_announced_once(monkeypatch, caplog):
 
         added.__module__ = "streammiml.added"
         assert njit(added)(1) == number + 1
-        jit._COMPILATION._timer.join()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert told[0].startswith("compiling kernels for this processor, which takes some seconds; ")
+        compiled._COMPILATION._timer.join()
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert messages[0].startswith(
+        "compiling kernels for this processor, which takes some seconds; "
+    )
 
 
 @compiled_only
 @pytest.mark.usefixtures("in_memory")
 def test_compilation__of_other_packages_is_not_announced(monkeypatch, caplog):
-    monkeypatch.setattr(jit, "NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(jit._COMPILATION, "_is_announced", False)
-    monkeypatch.setattr(jit._COMPILATION, "_timer", None)
+    monkeypatch.setattr(compiled, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(compiled._COMPILATION, "_is_announced", False)
+    monkeypatch.setattr(compiled._COMPILATION, "_timer", None)
     caplog.set_level(logging.INFO, "streammiml")
     njit(lambda value: value + 1)(1)
-    assert jit._COMPILATION._timer is None
+    assert compiled._COMPILATION._timer is None
     assert not caplog.records
 
 
 @compiled_only
 def test_compilation__of_functions_without_a_module_is_no_concern_of_ours():
-    made = {}
-    exec("def added(value): return value + 1", {}, made)
-    made["added"].__module__ = None
-    assert numba.njit(made["added"])(1) == 2
+    namespace = {}
+    exec("def added(value): return value + 1", {}, namespace)
+    namespace["added"].__module__ = None
+    assert numba.njit(namespace["added"])(1) == 2
 
 
 @compiled_only
@@ -270,15 +274,15 @@ def test_compile_seconds__grow_no_faster_than_the_clock_while_another_thread_com
 
     thread = Thread(target=slow, args=(np.arange(5.0),))
     begun = time.monotonic()
-    before = jit.compile_seconds()
+    before = compiled.compile_seconds()
     thread.start()
     while thread.is_alive():
         seen = time.monotonic()
-        assert jit.compile_seconds() - before <= time.monotonic() - begun
-        assert jit.compile_seconds() >= before
+        assert compiled.compile_seconds() - before <= time.monotonic() - begun
+        assert compiled.compile_seconds() >= before
         time.sleep(max(0.0, 0.002 - (time.monotonic() - seen)))
     thread.join()
-    assert jit.compile_seconds() > before
+    assert compiled.compile_seconds() > before
 
 
 def test_inner__may_be_a_closure():
@@ -323,11 +327,11 @@ def test_train__compiles_nothing_that_it_does_not_use(tmp_path):
     assert len(ours) > 40
     # Where a variable begins as a literal 0, numba compiles for that beside the integer.
     literal = re.compile(r"Literal\[int\]\(\d+\)")
-    whole = {tuple(row) for row in ours if not literal.search(row[2])}
+    plain_signatures = {tuple(row) for row in ours if not literal.search(row[2])}
     twice = {(*row[:2], literal.sub("int64", row[2])) for row in ours if literal.search(row[2])}
     # Written so: a loop over constants for each transform, which becomes one of vectors.
     twice.discard(("streammiml.kernel.lift", "transformed", "(float32, int64)"))
-    assert whole.isdisjoint(twice)
+    assert plain_signatures.isdisjoint(twice)
     names = [name for _, name, _ in ours]
     assert "sweep_dense" in names
     unused = {"_add_fourier", "_add_products", "_add_extremes", "_add_mean", "sweep_sparse"}

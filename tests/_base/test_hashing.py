@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.drawing import below, mixed, permuted, shuffled
+from streammiml._base.hashing import below, mixed, permuted, shuffled
 
 WORD = 1 << 64
 KEYS = st.lists(st.integers(-(2**70), 2**70), max_size=4)
@@ -62,8 +62,8 @@ def test_permuted__is_a_permutation(n, seed, epoch):
 
 
 def test_permuted__any_part_equals_that_part_of_the_whole():
-    whole = permuted(np.arange(5000), 5000, 7)
-    np.testing.assert_array_equal(permuted(np.arange(700, 900), 5000, 7), whole[700:900])
+    permutation = permuted(np.arange(5000), 5000, 7)
+    np.testing.assert_array_equal(permuted(np.arange(700, 900), 5000, 7), permutation[700:900])
 
 
 def test_permuted__orders_of_small_sets_are_all_as_likely():
@@ -80,7 +80,7 @@ def test_below__covers_its_range_evenly():
 
 @pytest.mark.parametrize("at", [-1, 4, 1 << 20])
 def test_permuted__refuses_places_outside(at):
-    with pytest.raises(IndexError, match="an order of 4 has no such place"):
+    with pytest.raises(IndexError, match="a place is outside of an order of 4 numbers"):
         permuted(np.array([0, at]), 4, 1)
 
 

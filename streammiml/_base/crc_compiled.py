@@ -1,9 +1,10 @@
-"""crc32c of many pieces of a buffer at once, at close to twice the speed of one instruction.
+"""crc32c of many pieces of a buffer, at close to twice the speed of the crc32c instruction.
 
-A processor has two ways to a crc32c: an instruction that takes eight bytes a cycle, and carry-less
-multiplication of wide vectors, and they run beside each other. Half of a piece goes through four
-chains of the first, half through four vectors of the second, and the remainders are joined by
-multiplying them with powers of x modulo the polynomial. ``checksum.py`` says when.
+A processor can compute a crc32c in two ways, which run in parallel: by an instruction that takes
+eight bytes a cycle, and by carry-less multiplication of wide vectors. The instruction processes
+half of a piece, in four chains; the multiplication processes the other half, in four vectors. The
+remainders are joined by multiplying them with powers of x modulo the polynomial. ``crc.py`` decides
+when to use this module.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from streammiml.jit import inner, njit
+from streammiml._base.compiled import inner, njit
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, lowest power in the highest bit, as everything here.
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's. In all words here the highest bit is the lowest power.
 _CHAINS, _WORDS, _VECTORS = 4, 4, 4
 _CHAIN_BYTES, _VECTOR_BYTES = 8 * _WORDS, 32
 _TURN_BYTES = _CHAINS * _CHAIN_BYTES + _VECTORS * _VECTOR_BYTES
@@ -33,7 +34,7 @@ _PAIR, _QUAD = ir.VectorType(_I64, 2), ir.VectorType(_I64, 4)
 
 
 def first_wrong(buffer: NDArray[np.uint8], sizes: NDArray[Any], crcs: NDArray[Any]) -> int:
-    """See ``streammiml.checksum``; only where :func:`is_fast`."""
+    """See ``streammiml._base.crc``; call it only if :func:`is_fast`."""
     return int(_first_wrong(buffer, _as(sizes, np.int64), _as(crcs, np.uint64)))
 
 
@@ -63,17 +64,18 @@ def _instructions(generate: Any) -> Any:
 
 def _power(n: int) -> int:
     """The n-th power of x modulo the polynomial."""
-    found = 0x80000000
+    power = 0x80000000
     for _ in range(n):
-        found = found >> 1 ^ (_POLYNOMIAL if found & 1 else 0)
-    return found
+        power = power >> 1 ^ (_POLYNOMIAL if power & 1 else 0)
+    return power
 
 
 def _moves(n_bytes: int) -> list[int]:
-    """Factors that move the two words of a lane ``n_bytes`` on.
+    """Factors that multiply the two words of a lane by x^(8 ``n_bytes``).
 
-    A product of two reflected words is one place short, and factors sit in the low half of their
-    word, 32 places up: hence 63 − 32 for the first word, which lies 64 places before the second.
+    A factor x^k multiplies by x^(k + 33): 32 because it is in the low half of its word, and 1
+    because the product of two reflected words is shifted by one bit. The first word of a lane is 64
+    powers above the second.
     """
     return [_power(8 * n_bytes + 31), _power(8 * n_bytes - 33)]
 
@@ -81,7 +83,7 @@ def _moves(n_bytes: int) -> list[int]:
 def _call(builder: Any, name: str, kind: Any, arguments: list[Any]) -> Any:
     module = builder.module
     callee = module.globals.get(name) or ir.Function(
-        module, ir.FunctionType(kind, [each.type for each in arguments]), name
+        module, ir.FunctionType(kind, [argument.type for argument in arguments]), name
     )
     return builder.call(callee, arguments)
 
@@ -95,33 +97,33 @@ def _load(builder: Any, address: Any, kind: Any) -> Any:
 
 
 def _moved(builder: Any, lanes: Any, factors: Any) -> Any:
-    """Both words of each lane times their factors, added."""
+    """Multiply both words of each lane by their factors, and add the two products."""
     name = "llvm.x86.pclmulqdq" + (".256" if lanes.type == _QUAD else "")
     low, high = (
-        _call(builder, name, lanes.type, [lanes, factors, _I8(which)]) for which in (0x00, 0x11)
+        _call(builder, name, lanes.type, [lanes, factors, _I8(words)]) for words in (0x00, 0x11)
     )
     return builder.xor(low, high)
 
 
 def _chains(builder: Any, states: list[Any], start: Any, length: Any, turn: Any) -> list[Any]:
-    """Each chain takes the words of a turn; chain c begins ``length`` bytes after chain c − 1."""
+    """Let each chain take its words of one turn; chain c begins ``length`` bytes after c − 1."""
     states = list(states)
     at = builder.add(start, builder.mul(turn, _I64(_CHAIN_BYTES)))
     for word in range(_WORDS):
         for chain in range(_CHAINS):
-            place = builder.add(builder.mul(length, _I64(chain)), _I64(8 * word))
-            loaded = _load(builder, builder.add(at, place), _I64)
+            offset = builder.add(builder.mul(length, _I64(chain)), _I64(8 * word))
+            loaded = _load(builder, builder.add(at, offset), _I64)
             states[chain] = _crc(builder, states[chain], loaded)
     return states
 
 
 def _joined(builder: Any, vectors: list[Any]) -> list[Any]:
-    """The two words that all lanes of all vectors come to."""
+    """Join all lanes of all vectors into one lane; return its two words."""
     factors = ir.Constant(_PAIR, _moves(16))
     joined = None
     for vector in vectors:
-        for places in ([0, 1], [2, 3]):
-            mask = ir.Constant(ir.VectorType(_I32, 2), places)
+        for words in ([0, 1], [2, 3]):
+            mask = ir.Constant(ir.VectorType(_I32, 2), words)
             lane = builder.shuffle_vector(vector, ir.Constant(_QUAD, ir.Undefined), mask)
             joined = lane if joined is None else builder.xor(_moved(builder, joined, factors), lane)
     return [builder.extract_element(joined, _I32(i)) for i in range(2)]
@@ -129,9 +131,10 @@ def _joined(builder: Any, vectors: list[Any]) -> list[Any]:
 
 @_instructions
 def _sweep(_: Any, address: Any, n_turns: Any, state: Any) -> Any:
-    """States of the chains, the first of which begins with ``state``, and two words of vectors.
+    """Return the final states of all chains, and the two words that the vectors are joined into.
 
-    Chains cover the first bytes, ``n_turns`` × ``_CHAIN_BYTES`` each, vectors those behind them.
+    Each chain covers ``n_turns`` × ``_CHAIN_BYTES`` bytes; the first chain begins with ``state``,
+    the others with 0. Vectors cover the bytes behind the last chain.
     """
     signature = _STATES(address, n_turns, state)
 
@@ -154,26 +157,26 @@ def _sweep(_: Any, address: Any, n_turns: Any, state: Any) -> Any:
         builder.position_at_end(head)
         turn = builder.phi(_I64)
         turn.add_incoming(_I64(0), before)
-        kept = [builder.phi(value.type) for value in carried]
-        for phi, value in zip(kept, carried, strict=True):
+        phis = [builder.phi(value.type) for value in carried]
+        for phi, value in zip(phis, carried, strict=True):
             phi.add_incoming(value, before)
         last = builder.sub(turns, _I64(1))
         builder.cbranch(builder.icmp_signed("<", turn, last), body, done)
         builder.position_at_end(body)
-        following = builder.add(turn, _I64(1))
+        next_turn = builder.add(turn, _I64(1))
         vectors = [
-            builder.xor(_moved(builder, kept[_CHAINS + i], factors), loaded(following, i))
+            builder.xor(_moved(builder, phis[_CHAINS + i], factors), loaded(next_turn, i))
             for i in range(_VECTORS)
         ]
-        states = _chains(builder, kept[:_CHAINS], start, length, turn)
-        turn.add_incoming(following, builder.block)
-        for phi, value in zip(kept, states + vectors, strict=True):
+        states = _chains(builder, phis[:_CHAINS], start, length, turn)
+        turn.add_incoming(next_turn, builder.block)
+        for phi, value in zip(phis, states + vectors, strict=True):
             phi.add_incoming(value, builder.block)
         builder.branch(head)
         builder.position_at_end(done)
-        states = _chains(builder, kept[:_CHAINS], start, length, turn)
+        states = _chains(builder, phis[:_CHAINS], start, length, turn)
         return context.make_tuple(
-            builder, signature.return_type, states + _joined(builder, kept[_CHAINS:])
+            builder, signature.return_type, states + _joined(builder, phis[_CHAINS:])
         )
 
     return signature, generate
@@ -195,8 +198,8 @@ def _crc_byte(_: Any, state: Any, byte: Any) -> Any:
 
     def generate(__: Any, builder: Any, ___: Any, arguments: Any) -> Any:
         state = builder.trunc(arguments[0], _I32)
-        found = _call(builder, "llvm.x86.sse42.crc32.32.8", _I32, [state, arguments[1]])
-        return builder.zext(found, _I64)
+        crc = _call(builder, "llvm.x86.sse42.crc32.32.8", _I32, [state, arguments[1]])
+        return builder.zext(crc, _I64)
 
     return types.uint64(types.uint64, types.uint8), generate
 
@@ -207,9 +210,9 @@ def _product(_: Any, a: Any, b: Any) -> Any:
 
     def generate(__: Any, builder: Any, ___: Any, arguments: Any) -> Any:
         zeros = ir.Constant(_PAIR, [0, 0])
-        pairs = [builder.insert_element(zeros, each, _I32(0)) for each in arguments]
-        found = _call(builder, "llvm.x86.pclmulqdq", _PAIR, [*pairs, _I8(0)])
-        return builder.extract_element(found, _I32(0))
+        pairs = [builder.insert_element(zeros, argument, _I32(0)) for argument in arguments]
+        product = _call(builder, "llvm.x86.pclmulqdq", _PAIR, [*pairs, _I8(0)])
+        return builder.extract_element(product, _I32(0))
 
     return types.uint64(types.uint64, types.uint64), generate
 
@@ -236,49 +239,50 @@ def _byte_at(_: Any, address: Any) -> Any:
 
 @inner
 def _power_of_x(n: int) -> np.uint64:
-    """X to the n, n ≥ 0, in about log n multiplications.
+    """Return x^n modulo the polynomial, n ≥ 0, in about log n multiplications.
 
-    A crc of a word is the word times x^32, and a square is one place short: so of x^e come x^(2e +
-    32) and x^(2e + 33). The exponent is halved that way until it is small.
+    The square of x^e, reduced by the crc instruction, is x^(2e + 33); shifted by one bit before, it
+    is x^(2e + 32). So the first loop goes from n to a small exponent, and records in ``odd``, below
+    a leading 1, which of the two formulas each halving inverts; the last loop applies them.
     """
     odd = _ONE
     while n > 191:
         odd = (odd << _ONE) | np.uint64(n & 1)
         n = (n >> 1) - 16
-    found = np.uint64(0x80000000) >> np.uint64(n & 31)
+    power = np.uint64(0x80000000) >> np.uint64(n & 31)
     for _ in range(4 * (n >> 5)):
-        found = _crc_byte(found, np.uint8(0))
+        power = _crc_byte(power, np.uint8(0))
     while odd > _ONE:
-        found = _crc_word(_NONE, _product(found, found) << (_ONE - (odd & _ONE)))
+        power = _crc_word(_NONE, _product(power, power) << (_ONE - (odd & _ONE)))
         odd >>= _ONE
-    return found
+    return power
 
 
 @inner
 def _shifted(state: np.uint64, power: np.uint64) -> Any:
-    """The state after as many zero bytes as x^(8 n − 33) stands for."""
+    """Return the state after n more zero bytes; ``power`` is x^(8 n − 33)."""
     return _crc_word(_NONE, _product(state, power))
 
 
 @inner
 def first_wrong_at(start: Any, sizes: Any, crcs: Any) -> int:
-    """The same of pieces from an address on; ``sizes`` are int64, ``crcs`` uint64."""
-    known = -1
+    """As ``first_wrong``, for pieces from the address ``start`` on; int64 sizes, uint64 crcs."""
+    turns_before = -1
     by_chain, by_vectors = _NONE, _NONE
     for i in range(sizes.shape[0]):
         turns = sizes[i] // _TURN_BYTES
         state = _ALL
         if turns:
-            if turns != known:
+            if turns != turns_before:
                 by_chain = _power_of_x(8 * turns * _CHAIN_BYTES - 33)
                 by_vectors = _power_of_x(8 * turns * _VECTORS * _VECTOR_BYTES - 33)
-                known = turns
+                turns_before = turns
             parts = _sweep(start, turns, state)
             state = parts[0]
             for chain in range(1, _CHAINS):
                 state = _shifted(state, by_chain) ^ parts[chain]
-            behind = _crc_word(_crc_word(_NONE, parts[_CHAINS]), parts[_CHAINS + 1])
-            state = _shifted(state, by_vectors) ^ behind
+            vectors = _crc_word(_crc_word(_NONE, parts[_CHAINS]), parts[_CHAINS + 1])
+            state = _shifted(state, by_vectors) ^ vectors
         at, end = start + turns * _TURN_BYTES, start + sizes[i]
         while at + 8 <= end:
             state = _crc_word(state, _word_at(at))

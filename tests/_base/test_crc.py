@@ -10,16 +10,16 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml import checksum, fast_crc
+from streammiml._base import crc, crc_compiled
 
 
 @pytest.fixture(scope="module", params=["package", "fast"])
 def first_wrong(request):
     if request.param == "package":
-        return checksum.first_wrong
-    if not fast_crc.is_fast():
+        return crc.first_wrong
+    if not crc_compiled.is_fast():
         pytest.skip("this processor knows no faster way")
-    return fast_crc.first_wrong
+    return crc_compiled.first_wrong
 
 
 def pieces_of(sizes, seed):
@@ -69,11 +69,11 @@ def test_first_wrong__finds_pieces_that_are_swapped(first_wrong):
 def test_first_wrong__does_without_a_fast_processor():
     """A processor that numba is told to know nothing of takes the package."""
     words = (
-        "import numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "import numpy as np; from streammiml._base import crc; from crc32c import crc32c;"
         "a = np.arange(3 << 20).astype(np.uint8); n = len(a);"
-        "assert not checksum.has_fast_way();"
-        "assert checksum.first_wrong(a, np.array([n]), np.array([crc32c(a)])) == -1;"
-        "assert checksum.first_wrong(a, np.array([9, n - 9]), np.array([crc32c(a[:9]), 7])) == 1"
+        "assert not crc.has_fast_way();"
+        "assert crc.first_wrong(a, np.array([n]), np.array([crc32c(a)])) == -1;"
+        "assert crc.first_wrong(a, np.array([9, n - 9]), np.array([crc32c(a[:9]), 7])) == 1"
     )
     for name, value in (("NUMBA_CPU_NAME", "generic"), ("NUMBA_DISABLE_JIT", "1")):
         subprocess.run([sys.executable, "-c", words], env={**os.environ, name: value}, check=True)
@@ -81,9 +81,9 @@ def test_first_wrong__does_without_a_fast_processor():
 
 def test_first_wrong__does_without_a_folder_for_what_is_compiled():
     words = (
-        "import numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "import numpy as np; from streammiml._base import crc; from crc32c import crc32c;"
         "a = np.arange(3 << 20).astype(np.uint8);"
-        "assert checksum.first_wrong(a, np.array([len(a)]), np.array([crc32c(a)])) == -1"
+        "assert crc.first_wrong(a, np.array([len(a)]), np.array([crc32c(a)])) == -1"
     )
     nowhere = {
         "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator",
@@ -94,9 +94,9 @@ def test_first_wrong__does_without_a_folder_for_what_is_compiled():
 
 def test_first_wrong__loads_no_compiler_for_little():
     words = (
-        "import sys, numpy as np; from streammiml import checksum; from crc32c import crc32c;"
+        "import sys, numpy as np; from streammiml._base import crc; from crc32c import crc32c;"
         "a = np.arange(9, dtype=np.uint8);"
-        "assert checksum.first_wrong(a, np.array([9]), np.array([crc32c(a)])) == -1;"
+        "assert crc.first_wrong(a, np.array([9]), np.array([crc32c(a)])) == -1;"
         "import streammiml.bags.store;"
         "assert 'numba' not in sys.modules"
     )

@@ -1,4 +1,4 @@
-"""Where bags meet the kernel: a block as kernels take it, and a model that is ready to score."""
+"""``Scorer``: a model whose arrays are prepared once, to score many blocks of bags."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from streammiml.kernel.score import (
     laid_across,
     score_block,
 )
-from streammiml.kernel.tile import aligned_zeros
+from streammiml.kernel.tile import aligned_zeros, padded
 from streammiml.model import LabelRule, Model
 
 
 def kernel_block(block: BagBlock) -> DenseBlock | SparseBlock:
-    """A block as kernels take it."""
+    """Convert a block to the tuple of arrays that kernels need."""
     rows = block.rows
     if isinstance(rows, np.ndarray):
         return DenseBlock(
@@ -39,21 +39,21 @@ def kernel_block(block: BagBlock) -> DenseBlock | SparseBlock:
 
 
 class Scorer:
-    """A model whose arrays are laid out once for many blocks; safe to share between threads."""
+    """A model that scores blocks; threads may share it."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._lift = Lift(*(_plain(part) for part in model.lift))
-        shared, labels = model.kernel_arrays()
-        self._weights = laid_across(Weights(_aligned(shared), labels))
+        self._weights = laid_across(Weights(_aligned(padded(model.shared)), padded(model.labels)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Unpickled arrays are read-only, which is another type to the compiler: lay out anew.
+        # Unpickled arrays are read-only, and numba would compile all kernels again for that type.
+        # So only the model is pickled, and the copy prepares its own arrays.
         return Scorer, (self._model,)
 
     @property
     def rule(self) -> LabelRule:
-        """Who is predicted."""
+        """The rule that decides which labels are predicted."""
         return self._model.rule
 
     @property
@@ -62,16 +62,17 @@ class Scorer:
         return self._model.n_labels
 
     def scores(self, block: BagBlock) -> Scores:
-        """Scores (n, L + 1) of every bag, the dummy last; bits do not depend on the grouping."""
+        """Scores (n, L + 1) of every bag, the dummy last, with the same bits in any grouping."""
         return score_block(kernel_block(block), self._lift, self._weights)
 
 
 def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A copy that begins on a cache line: tiles load it a third faster."""
+    """Copy an array to the start of a cache line, where kernels are a third faster."""
     out: NDArray[np.float32] = aligned_zeros(array.shape)
     out[:] = array
     return out
 
 
 def _plain(part: Any) -> Any:
+    """Convert an array to contiguous, writable float32; leave numbers as they are."""
     return np.require(part, np.float32, ["C", "W", "A"]) if isinstance(part, np.ndarray) else part

@@ -1,0 +1,47 @@
+"""Tasks for tests of pools; workers in other processes import them from here."""
+
+import os
+import time
+
+from streammiml._base import platform
+from streammiml.errors import StreammimlError
+
+HELD = []
+
+
+def square(item, shared):
+    return item * item + shared
+
+
+def refuse(item, _):
+    if item == 5:
+        raise StreammimlError("five is refused")
+    return item
+
+
+def die(item, _):
+    os._exit(item)
+
+
+def hoard(item, _):
+    raise MemoryError(f"Unable to allocate {item} TiB")
+
+
+def need(item, _):
+    raise ModuleNotFoundError(f"No module named 'package{item}'")
+
+
+def fail(kind, message):
+    raise kind(message)
+
+
+def fill(item, size):
+    """Let the process hold so many bytes, and keep them."""
+    HELD.append(b"x" * max(0, size - platform.resident_bytes()))
+    time.sleep(0.3)
+    return item
+
+
+def nap(item, seconds):
+    time.sleep(seconds)
+    return item, os.getpid()
