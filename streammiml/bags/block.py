@@ -1,9 +1,10 @@
-"""``BagBlock``: consecutive bags in memory, the one thing that moves through the pipe."""
+"""``BagBlock``: bags in memory with their rows and labels, as readers hand them to kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ from streammiml.errors import StreammimlError
 I64 = NDArray[np.int64]
 
 
-def _int32(numbers: Sequence[int]) -> NDArray[np.int32]:
-    found = np.array(numbers)
-    fits = not len(found) or (
-        found.dtype.kind in "iu" and found.min() >= -(2**31) and found.max() < 2**31
+def _int32(labels: Sequence[int]) -> NDArray[np.int32]:
+    """Convert labels to int32 if all fit; otherwise keep them for the writer to refuse."""
+    numbers = np.array(labels)
+    fits = not len(numbers) or (
+        numbers.dtype.kind in "iu" and numbers.min() >= -(2**31) and numbers.max() < 2**31
     )
-    return found.astype(np.int32) if fits else found
+    return numbers.astype(np.int32) if fits else numbers
 
 
 def check_shapes(bags: Sequence[Any]) -> None:
-    """Refuse bags that are not all (rows, features), of as many features as the first has."""
+    """Refuse bags unless all have the shape (rows, features) with the same number of features."""
     first: tuple[int, ...] = np.shape(bags[0]) if len(bags) else ()
     for number, bag in enumerate(bags):
         shape = np.shape(bag)
@@ -37,7 +39,7 @@ def check_shapes(bags: Sequence[Any]) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseRows:
-    """Rows in compressed form; row i owns ``offsets[i]`` to ``offsets[i + 1]``."""
+    """Rows without their zeros: row i owns values ``offsets[i]`` to ``offsets[i + 1]``."""
 
     offsets: I64
     columns: NDArray[np.uint32]
@@ -48,7 +50,7 @@ class SparseRows:
         return len(self.offsets) - 1
 
     def slice(self, start: int, stop: int) -> SparseRows:
-        """Rows ``start`` to ``stop``, sharing memory."""
+        """Rows ``start`` to ``stop``; they share memory with this object."""
         offsets = self.offsets[start : stop + 1]
         part = slice(offsets[0], offsets[-1])
         return replace(
@@ -60,14 +62,14 @@ class SparseRows:
 
     def take(self, rows: I64) -> SparseRows:
         """Copy these rows, in this order."""
-        offsets, places = gather(self.offsets, rows)
+        offsets, chosen = gather(self.offsets, rows)
         return replace(
-            self, offsets=offsets, columns=self.columns[places], values=self.values[places]
+            self, offsets=offsets, columns=self.columns[chosen], values=self.values[chosen]
         )
 
     @classmethod
     def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """All rows, in order; at least one part."""
+        """Join at least one part; rows keep their order."""
         return cls(
             from_sizes(np.concatenate([np.diff(part.offsets) for part in parts])),
             np.concatenate([part.columns for part in parts]),
@@ -76,7 +78,7 @@ class SparseRows:
         )
 
     def dense(self) -> NDArray[Any]:
-        """All values, zeros included, (rows, features)."""
+        """Dense array (rows, features), zeros included."""
         out = np.zeros((len(self), self.n_features), self.values.dtype)
         out[np.repeat(np.arange(len(self)), np.diff(self.offsets)), self.columns] = self.values
         return out
@@ -84,7 +86,7 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BagBlock:
-    """Bags with their rows and labels; bag i owns rows ``bag_offsets[i]`` to ``[i + 1]``.
+    """Bags with rows and labels; bag i owns rows ``bag_offsets[i]`` to ``bag_offsets[i + 1]``.
 
     Offsets begin at 0. ``rows`` is an array (rows, features) or :class:`SparseRows`. Labels of a
     bag are sorted; ``row_labels`` has −1 where unknown.
@@ -102,39 +104,45 @@ class BagBlock:
 
     @property
     def n_rows(self) -> int:
-        """Rows of all its bags."""
+        """Number of rows of all bags."""
         return int(self.bag_offsets[-1])
 
     @property
     def n_features(self) -> int:
-        """Features of a row."""
+        """Number of features of a row."""
         rows = self.rows
         return rows.n_features if isinstance(rows, SparseRows) else int(rows.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its arrays hold."""
+        """Bytes of all arrays; bag ids are not counted."""
         rows = self.rows
-        held: list[NDArray[Any]] = [rows] if not isinstance(rows, SparseRows) else []
+        arrays: list[NDArray[Any]] = [rows] if not isinstance(rows, SparseRows) else []
         if isinstance(rows, SparseRows):
-            held += [rows.offsets, rows.columns, rows.values]
-        held += [self.bag_offsets, self.label_offsets, self.label_indices]
-        held += [] if self.row_labels is None else [self.row_labels]
-        return sum(array.nbytes for array in held)
+            arrays += [rows.offsets, rows.columns, rows.values]
+        arrays += [self.bag_offsets, self.label_offsets, self.label_indices]
+        arrays += [] if self.row_labels is None else [self.row_labels]
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def top_label(self) -> int:
+        """Highest label of bags and rows; −1 if there is none."""
+        labels = [self.label_indices] + ([] if self.row_labels is None else [self.row_labels])
+        return max(int(array.max(initial=-1)) for array in labels)
 
     def labels_of(self, bag: int) -> NDArray[np.int32]:
         """Labels of one bag."""
         return self.label_indices[self.label_offsets[bag] : self.label_offsets[bag + 1]]
 
     def rows_of(self, bag: int) -> NDArray[Any]:
-        """Rows of one bag, dense."""
+        """Rows of one bag as a dense array (rows, features)."""
         start, stop = int(self.bag_offsets[bag]), int(self.bag_offsets[bag + 1])
         if isinstance(self.rows, SparseRows):
             return self.rows.slice(start, stop).dense()
         return self.rows[start:stop]
 
     def slice(self, start: int, stop: int) -> BagBlock:
-        """Bags ``start`` to ``stop``, sharing memory."""
+        """Bags ``start`` to ``stop``; they share memory with this block."""
         bags = self.bag_offsets[start : stop + 1]
         labels = self.label_offsets[start : stop + 1]
         first, last = int(bags[0]), int(bags[-1])
@@ -149,13 +157,13 @@ class BagBlock:
         )
 
     def take(self, bags: I64) -> BagBlock:
-        """Copy these bags, in this order; a bag may come twice."""
+        """Copy these bags, in this order; a bag may be repeated."""
         bag_offsets, rows = gather(self.bag_offsets, bags)
         label_offsets, labels = gather(self.label_offsets, bags)
-        kept = self.rows.take(rows) if isinstance(self.rows, SparseRows) else self.rows[rows]
+        taken = self.rows.take(rows) if isinstance(self.rows, SparseRows) else self.rows[rows]
         return BagBlock(
             bag_offsets=bag_offsets,
-            rows=kept,
+            rows=taken,
             label_offsets=label_offsets,
             label_indices=self.label_indices[labels],
             row_labels=None if self.row_labels is None else self.row_labels[rows],
@@ -171,9 +179,9 @@ class BagBlock:
         row_labels: Sequence[Sequence[int]] | None = None,
         bag_ids: Sequence[str] | None = None,
     ) -> BagBlock:
-        """Join dense bags, at least one, each (rows, features), with the labels of each.
+        """Join at least one dense bag (rows, features), with the labels of each bag.
 
-        Labels that are no 32-bit integers stay as they are, for the writer to refuse.
+        Labels that are not 32-bit integers stay as they are; the writer refuses them.
         """
         if not len(bags):
             raise StreammimlError("there are no bags to join")
@@ -181,15 +189,15 @@ class BagBlock:
         return cls(
             bag_offsets=from_sizes([len(bag) for bag in bags]),
             rows=np.concatenate(bags),
-            label_offsets=from_sizes([len(of) for of in labels]),
-            label_indices=_int32([i for of in labels for i in sorted(of)]),
-            row_labels=None if row_labels is None else _int32([i for of in row_labels for i in of]),
+            label_offsets=from_sizes([len(bag_labels) for bag_labels in labels]),
+            label_indices=_int32([label for bag_labels in labels for label in sorted(bag_labels)]),
+            row_labels=None if row_labels is None else _int32([*chain.from_iterable(row_labels)]),
             bag_ids=None if bag_ids is None else list(bag_ids),
         )
 
     @classmethod
     def join(cls, blocks: Sequence[BagBlock]) -> BagBlock:
-        """One block of all bags, in order; at least one block, all of one kind."""
+        """Join at least one block; all sparse or all dense, with the same optional fields."""
         if len(blocks) == 1:
             return blocks[0]
         rows: NDArray[Any] | SparseRows
@@ -198,13 +206,13 @@ class BagBlock:
             rows = SparseRows.join(parts)
         else:
             rows = np.concatenate([block.rows for block in blocks])
-        known = [block.row_labels for block in blocks if block.row_labels is not None]
+        row_labels = [block.row_labels for block in blocks if block.row_labels is not None]
         ids = [block.bag_ids for block in blocks if block.bag_ids is not None]
         return cls(
             bag_offsets=from_sizes(np.concatenate([np.diff(b.bag_offsets) for b in blocks])),
             rows=rows,
             label_offsets=from_sizes(np.concatenate([np.diff(b.label_offsets) for b in blocks])),
             label_indices=np.concatenate([b.label_indices for b in blocks]),
-            row_labels=np.concatenate(known) if known else None,
-            bag_ids=[name for of in ids for name in of] if ids else None,
+            row_labels=np.concatenate(row_labels) if row_labels else None,
+            bag_ids=[*chain.from_iterable(ids)] if ids else None,
         )

@@ -1,15 +1,18 @@
-"""What a store is: the names and types of its arrays, its manifest and its format version.
+"""The format of a store: names and types of its arrays, its manifest, its format version.
 
-A store is a folder of data files in one of two backends, readable by anyone's zarr or pyarrow,
-and a folder ``_streammiml`` beside them: the manifest, and a table of chunks for each array.
-FORMAT.md is the same in words, for those who write stores with other programs.
+A store is a folder of data files that plain zarr or pyarrow can read, and a folder ``_streammiml``
+with the manifest and a chunk table for each array. FORMAT.md explains the format to people who
+write stores with other programs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,20 +20,20 @@ import numpy as np
 from streammiml.errors import StoreError
 
 FORMAT_VERSION = 1
-BACKENDS = ("zarr", "parquet")
 FOLDER = "_streammiml"
 MANIFEST = f"{FOLDER}/manifest.json"
-# Under a URL: who is writing the store; there until it is complete.
+# Names the process that writes a store under a URL, until the store is complete.
 OWNER = f"{FOLDER}/owner.json"
 ROW_DTYPES = ("float32", "float16", "uint8", "int8", "int16")
 CODECS = ("none", "lz4", "zstd")
 MAX_FEATURES = 2**32
 
-# Elements of the small arrays that one read fetches; rows and values follow a size in bytes.
+# Elements in a chunk, and in a piece of a chunk, of offsets, labels and ids.
 INDEX_CHUNK = 8192
 INDEX_PIECE = 1024
+# Bytes of a chunk of rows, columns or values.
 CHUNK_BYTES = 256 << 10
-# Uncompressed chunks are checked in smaller pieces, so that a read need not fetch whole chunks.
+# Uncompressed chunks have a checksum for each piece, so that a read need not fetch full chunks.
 PIECE_BYTES = 64 << 10
 
 ARRAY_DTYPES = {
@@ -43,9 +46,9 @@ ARRAY_DTYPES = {
     "row_offsets": "int64",
     "columns": "uint32",
 }
-"""Arrays whose type is always the same; ``rows`` and ``values`` have the store's own."""
+"""Types of arrays, except ``rows`` and ``values``, which have the dtype of the store."""
 
-# One record a chunk: the elements it holds, where its bytes lie, and their crc32c.
+# Record of one chunk: its elements, the position and number of its bytes, and their crc32c.
 RECORD = np.dtype(
     [
         ("first", "<i8"),
@@ -57,25 +60,59 @@ RECORD = np.dtype(
     ]
 )
 PAGE_RECORDS = 2048
+# Largest value of the 32-bit fields of a record.
 RECORD_LIMIT = 2**32 - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFormat:
+    """Names and codings of the files of one backend."""
+
+    description: str
+    """Key of the file that holds counts and names."""
+    marker: str
+    """Glob pattern of a file that every store of this backend has, and no other store."""
+    codings: tuple[str, ...]
+    """Permitted values of ``ArrayEntry.coding``."""
+    offset_codings: tuple[str, ...]
+    """Permitted values for arrays of offsets."""
+
+
+_ZARR_CODINGS = ("raw", "blosc", "zstd", "gzip")
+FORMATS = {
+    "zarr": BackendFormat(
+        description="zarr.json",
+        marker="zarr.json",
+        codings=_ZARR_CODINGS,
+        offset_codings=_ZARR_CODINGS,
+    ),
+    "parquet": BackendFormat(
+        description="_common_metadata",
+        marker="*.parquet",
+        codings=("tail", "arrow"),
+        offset_codings=("raw",),
+    ),
+}
+"""Formats by name of the backend, which is also the suffix of its stores."""
+_CODINGS = [coding for form in FORMATS.values() for coding in (*form.offset_codings, *form.codings)]
+
+
 def table_key(array: str) -> str:
-    """Name of the file that holds an array's chunk records."""
+    """Key of the chunk table of an array."""
     return f"{FOLDER}/chunks-{array}.bin"
 
 
 def refuse_huge(where: str, nbytes: int, elements: int, instead: str) -> None:
-    """Refuse a chunk that no record can describe; ``instead`` is what to write."""
-    for count, what in ((nbytes, "bytes"), (elements, "elements")):
+    """Refuse a chunk that is too long for a record; ``instead`` says what to write instead."""
+    for count, unit in ((nbytes, "bytes"), (elements, "elements")):
         if count > RECORD_LIMIT:
             raise StoreError(
-                f"{where} has {count} {what}, more than {RECORD_LIMIT}; write {instead}"
+                f"{where} has {count} {unit}, more than {RECORD_LIMIT}; write {instead}"
             )
 
 
 def array_names(*, sparse: bool, row_labels: bool, bag_ids: bool) -> list[str]:
-    """Arrays of a store, in the order in which they are written."""
+    """Names of the arrays of a store, in the order in which they are written."""
     names = ["bag_offsets", "label_offsets", "label_indices"]
     names += ["row_offsets", "columns", "values"] if sparse else ["rows"]
     names += ["row_labels"] if row_labels else []
@@ -84,7 +121,7 @@ def array_names(*, sparse: bool, row_labels: bool, bag_ids: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayEntry:
-    """One array as the manifest describes it."""
+    """Description of one array in the manifest."""
 
     dtype: str
     length: int
@@ -92,14 +129,14 @@ class ArrayEntry:
     width: int
     """Values in an element: the number of features for ``rows``, else 1."""
     coding: str
-    """How chunk bytes become values: ``raw``, ``tail`` (values end the chunk), or a codec."""
+    """How chunks are coded: ``raw``, ``tail`` (values are the end of the chunk), or a codec."""
     pages: list[list[int]]
-    """(crc32c, first element, records) of each page of the table of chunks."""
+    """(crc32c, first element, records) of each page of the chunk table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The commit record of a store: it is complete if, and only if, this is there."""
+    """The commit record of a store: a store is complete if, and only if, its manifest exists."""
 
     backend: str
     n_bags: int
@@ -113,26 +150,29 @@ class Manifest:
     longest_bag: int
     arrays: dict[str, ArrayEntry]
     files: list[list[Any]]
-    """(key, bytes, crc32c) of every data file; chunk records name them by their place here."""
+    """(key, bytes, crc32c) of every data file; chunk records hold an index into this list."""
     metadata: dict[str, list[int]]
-    """Where others are described (``zarr.json``, footers): key to (offset, bytes, crc32c)."""
+    """(offset, bytes, crc32c) of descriptions (``zarr.json``, Parquet footers), by key."""
     dropped_bags: int = 0
+    """Number of empty bags that the writer left out."""
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_bytes(self) -> bytes:
-        """JSON that carries a checksum of itself."""
+        """Serialise as JSON with a checksum."""
         body = {"format": "streammiml store", **asdict(self)}
         return _dump({**body, "checksum": _checksum(body)})
 
     @classmethod
     def from_bytes(cls, raw: bytes, name: str) -> Manifest:
-        """Read and check a manifest; ``name`` is its store, for the message."""
+        """Parse and check a manifest; ``name`` is the name of its store, for messages."""
         try:
             body = json.loads(raw)
             version = body.pop("format_version")
             checksum = body.pop("checksum")
-            if body.pop("format") != "streammiml store" or not isinstance(version, int):
+            if body.pop("format") != "streammiml store" or type(version) is not int:
                 raise KeyError("format")
+            # Serialised here, where errors are caught: a deeply nested body may fail.
+            _checksum(body)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise StoreError(
                 f"{name}/{MANIFEST} is damaged (not a manifest); convert or seal the store again"
@@ -142,32 +182,212 @@ class Manifest:
                 f"{name} was written by store format {version}, this reads up to "
                 f"{FORMAT_VERSION}; install a newer streammiml"
             )
-        whole = {"format": "streammiml store", **body, "format_version": version}
-        if checksum != _checksum(whole):
+        checksummed = {"format": "streammiml store", **body, "format_version": version}
+        if checksum != _checksum(checksummed):
             raise StoreError(
                 f"{name}/{MANIFEST} is damaged (checksum differs); convert or seal the store again"
             )
-        try:
-            arrays = {key: ArrayEntry(**entry) for key, entry in body.pop("arrays").items()}
-            return cls(**body, arrays=arrays, format_version=version)
-        except (KeyError, TypeError, AttributeError):
+        problem = next(_problems(body), "")
+        if problem:
             raise StoreError(
-                f"{name}/{MANIFEST} is damaged (fields are missing or unknown); "
-                "convert or seal the store again"
-            ) from None
+                f"{name}/{MANIFEST} is damaged ({problem}); convert or seal the store again"
+            )
+        arrays = {key: ArrayEntry(**entry) for key, entry in body.pop("arrays").items()}
+        return cls(**body, arrays=arrays, format_version=version)
 
     def contradiction(self) -> str:
-        """What the counts say against each other, or nothing."""
+        """First contradiction between fields; empty if there is none."""
+        return next(self._contradictions(), "")
+
+    def _contradictions(self) -> Iterator[str]:
+        backend_format = FORMATS[self.backend]
         bags, rows = self.n_bags + 1, self.n_rows
-        wanted = {"bag_offsets": bags, "label_offsets": bags, "bag_id_offsets": bags}
-        wanted |= {"rows": rows, "row_labels": rows, "row_offsets": rows + 1}
+        lengths = {"bag_offsets": bags, "label_offsets": bags, "bag_id_offsets": bags}
+        lengths |= {"rows": rows, "row_labels": rows, "row_offsets": rows + 1}
+        names = array_names(
+            sparse=self.sparse,
+            row_labels="row_labels" in self.arrays,
+            bag_ids="bag_id_bytes" in self.arrays,
+        )
+        if set(names) != set(self.arrays):
+            yield f"it has the arrays {', '.join(self.arrays)}, expected {', '.join(names)}"
+            return
+        if self.sparse:
+            lengths["columns"] = self.arrays["values"].length
         for name, entry in self.arrays.items():
-            if entry.length != wanted.get(name, entry.length):
-                return f"{name} has {entry.length} elements, expected {wanted[name]}"
-        width = self.arrays["rows"].width if "rows" in self.arrays else self.n_features
-        if width != self.n_features:
-            return f"rows has {width} features, expected {self.n_features}"
-        return ""
+            if entry.length != lengths.get(name, entry.length):
+                yield f"{name} has {entry.length} elements, expected {lengths[name]}"
+            width = self.n_features if name == "rows" else 1
+            if entry.width != width:
+                yield f"{name} has {entry.width} features, expected {width}"
+            dtype = ARRAY_DTYPES.get(name, self.dtype)
+            if entry.dtype != dtype:
+                yield f"{name} holds {entry.dtype}, expected {dtype}"
+            codings = (
+                backend_format.offset_codings
+                if name.endswith("_offsets")
+                else backend_format.codings
+            )
+            if entry.coding not in codings:
+                yield f"{name} is coded as {entry.coding}, expected {' or '.join(codings)}"
+            yield from _page_problems(name, entry)
+        if self.n_rows < self.n_bags:
+            yield f"{self.n_bags} bags have {self.n_rows} rows, expected at least one in each bag"
+        described = [backend_format.description]
+        described += [key for key, _, _ in self.files if key.endswith(".parquet")]
+        missing = [key for key in described if key not in self.metadata]
+        if missing:
+            yield f"the description of {missing[0]} is not listed"
+
+
+def _page_problems(name: str, entry: ArrayEntry) -> Iterator[str]:
+    """Yield contradictions between the pages of a chunk table."""
+    firsts = [first for _, first, _ in entry.pages]
+    if bool(firsts) != bool(entry.length):
+        yield f"{name} has {entry.length} elements on {len(firsts)} pages"
+    elif firsts and (firsts[0] or firsts[-1] >= entry.length):
+        yield (
+            f"pages of {name} begin at elements {firsts[0]} to {firsts[-1]}, expected 0 to at most "
+            f"{entry.length - 1}"
+        )
+    elif any(after <= before for before, after in pairwise(firsts)):
+        yield f"pages of {name} are not in rising order"
+
+
+# Checks of the fields of a manifest. All code after parsing relies on them.
+
+# Limit of all counts: no disk holds more, and sums of a few such counts fit into 64 bits.
+MOST = 2**53
+# Largest crc32c.
+CRC = 2**32 - 1
+# The length of a Parquet footer has 32 bits; metadata of Zarr is far smaller.
+LONGEST_DESCRIPTION = 2**31 - 1
+# A relative path with slashes, without "." and ".." as names. Lone surrogates are excluded: they
+# are valid in JSON, but not in file names.
+_PATH = re.compile(r"(?:(?!\.\.?(?:/|\Z))[^/\\\0\ud800-\udfff]+(?:/(?!\Z)|\Z))+")
+
+Expected = Callable[[Any], str]
+"""Returns "" for a valid value, else words for what the value must be."""
+
+
+def _number(least: int, most: int) -> Expected:
+    def expected(value: Any) -> str:
+        # Not isinstance, because True is an instance of int.
+        right = type(value) is int and least <= value <= most
+        return "" if right else f"a whole number from {least} to {most}"
+
+    return expected
+
+
+def _one_of(*known: str) -> Expected:
+    return lambda value: "" if value in known else f"one of {', '.join(known)}"
+
+
+def _boolean(value: Any) -> str:
+    return "" if type(value) is bool else "true or false"
+
+
+def _hexadecimal(value: Any) -> str:
+    right = isinstance(value, str) and re.fullmatch("[0-9a-f]{32}", value)
+    return "" if right else "32 hexadecimal digits"
+
+
+def _path(value: Any) -> str:
+    right = isinstance(value, str) and _PATH.fullmatch(value)
+    return "" if right else "a path inside the store"
+
+
+def _listed(expected: Expected) -> Expected:
+    """Expect a list in which every item is as ``expected``."""
+
+    def expected_list(value: Any) -> str:
+        if not isinstance(value, list):
+            return "a list"
+        wrong = next(filter(None, map(expected, value)), "")
+        return f"a list, each item {wrong}" if wrong else ""
+
+    return expected_list
+
+
+def _tuple(*items: Expected) -> Expected:
+    """Expect a list of fixed length with one expectation for each item."""
+
+    def expected_tuple(value: Any) -> str:
+        if not isinstance(value, list) or len(value) != len(items):
+            return f"a list of {len(items)} items"
+        wrong = (expected(item) for expected, item in zip(items, value, strict=True))
+        words = next(filter(None, wrong), "")
+        return f"a list of {len(items)} items, one of them {words}" if words else ""
+
+    return expected_tuple
+
+
+def _mapping(key: Expected, item: Expected) -> Expected:
+    """Expect an object with one expectation for its keys and one for its values."""
+
+    def expected_object(value: Any) -> str:
+        if not isinstance(value, dict):
+            return "an object"
+        wrong = (key(name) or item(value[name]) for name in value)
+        words = next(filter(None, wrong), "")
+        return f"an object, each entry {words}" if words else ""
+
+    return expected_object
+
+
+_COUNT, _CRC = _number(0, MOST), _number(0, CRC)
+ENTRY_FIELDS: dict[str, Expected] = {
+    "dtype": _one_of(*ROW_DTYPES, *set(ARRAY_DTYPES.values())),
+    "length": _COUNT,
+    "width": _number(1, MAX_FEATURES),
+    "coding": _one_of(*dict.fromkeys(_CODINGS)),
+    "pages": _listed(_tuple(_CRC, _COUNT, _number(1, PAGE_RECORDS))),
+}
+"""Expectation for each field of the entry of an array."""
+
+
+MANIFEST_FIELDS: dict[str, Expected] = {
+    "backend": _one_of(*FORMATS),
+    "n_bags": _number(1, MOST),
+    "n_rows": _number(1, MOST),
+    "n_features": _number(1, MAX_FEATURES),
+    "n_labels": _number(0, 2**31 - 1),
+    "dtype": _one_of(*ROW_DTYPES),
+    "sparse": _boolean,
+    "codec": _one_of(*CODECS),
+    "fingerprint": _hexadecimal,
+    "longest_bag": _COUNT,
+    "dropped_bags": _COUNT,
+    "files": _listed(_tuple(_path, _COUNT, _CRC)),
+    "metadata": _mapping(_path, _tuple(_COUNT, _number(0, LONGEST_DESCRIPTION), _CRC)),
+    "arrays": _mapping(
+        _one_of(*ARRAY_DTYPES, "rows", "values"),
+        lambda value: "" if isinstance(value, dict) else "an object",
+    ),
+}
+"""Expectation for each field of a manifest; ``ENTRY_FIELDS`` is for entries of ``arrays``."""
+
+
+def _problems(body: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the fields of a manifest."""
+    yield from _field_problems("", body, MANIFEST_FIELDS, optional={"dropped_bags"})
+    for name, entry in body["arrays"].items():
+        yield from _field_problems(f"{name}: ", entry, ENTRY_FIELDS)
+
+
+def _field_problems(
+    where: str,
+    fields: dict[str, Any],
+    table: dict[str, Expected],
+    optional: frozenset[str] | set[str] = frozenset(),
+) -> Iterator[str]:
+    if not set(table) - optional <= set(fields) <= set(table):
+        yield f"{where}fields are missing or unknown"
+        return
+    for name, value in fields.items():
+        words = table[name](value)
+        if words:
+            yield f"{where}{name} is {value!r:.60}, expected {words}"
 
 
 def _dump(body: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Bags that are in memory already, where a store is expected."""
+"""Bags in memory that can be used like a store."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.block_facts import digests_of, top_label
-from streammiml.bags.checks import StoreSpec, clean
+from streammiml.bags.fingerprint import Fingerprint, digests_of
 from streammiml.bags.layout import ROW_DTYPES
+from streammiml.bags.validate import StoreSpec, clean
 from streammiml.bags.views import Bags
-from streammiml.digest import Fingerprint
 
 I64 = NDArray[np.int64]
 
 
 class MemoryBags(Bags):
-    """A block that reads like a store, and is refused where a writer would refuse it.
+    """A block with the methods of a store; blocks that a writer would refuse are refused.
 
-    Without ``n_labels`` there is one more than the highest label. Blocks that are read share
-    memory with it.
+    The default of ``n_labels`` is the highest label plus one. Blocks that are read share memory
+    with this object.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class MemoryBags(Bags):
     ) -> None:
         rows = block.rows
         values = rows.values if isinstance(rows, SparseRows) else rows
-        # What a store would make of it: types that it keeps stay, others become float32.
+        # As in a converter: types that a store can hold stay, others become float32.
         dtype = values.dtype.name if values.dtype.name in ROW_DTYPES else "float32"
         spec = StoreSpec(
             n_features=block.n_features,
@@ -50,53 +49,53 @@ class MemoryBags(Bags):
         )
         self._block, _ = clean(block, spec, name)
         self.name, self.n_bags, self.n_features = name, len(block), block.n_features
-        known = spec.labels_known
-        self.n_labels = top_label(self._block) + 1 if known is None else known
+        n_known = spec.labels_known
+        self.n_labels = self._block.top_label + 1 if n_known is None else n_known
         self.dtype, self.sparse = spec.dtype, spec.sparse
         self.label_names, self.feature_names = label_names, feature_names
         self.has_row_labels, self.has_bag_ids = spec.row_labels, spec.bag_ids
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        """That of a store with these bags."""
-        found = Fingerprint()
-        found.add(0, digests_of(self._block))
-        return found.text()
+        """Fingerprint of a store with these bags."""
+        fingerprint = Fingerprint()
+        fingerprint.add(0, digests_of(self._block))
+        return fingerprint.text()
 
     @property
     def n_rows(self) -> int:
-        """Rows of all bags."""
+        """Number of rows of all bags."""
         return self._block.n_rows
 
     @property
     def n_label_entries(self) -> int:
-        """Labels of all bags, added up."""
+        """Number of labels of all bags, added up."""
         return len(self._block.label_indices)
 
     @property
     def n_values(self) -> int:
-        """Values of all rows, stored ones where they are sparse."""
+        """Number of stored values of all rows."""
         rows = self._block.rows
         return len(rows.values) if isinstance(rows, SparseRows) else rows.size
 
     def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:  # noqa: ARG002
-        """Bags ``start`` to ``stop``, sharing memory; row labels cost nothing and come along."""
+        """Bags ``start`` to ``stop`` with row labels; they share memory with this object."""
         self._check_range(start, stop)
         return self._block.slice(start, stop)
 
     def at_hand(self) -> BagBlock | None:
-        """The block itself, unless its arrays have gaps or may not be written to."""
+        """Return the block itself, unless its arrays are read-only or not contiguous."""
         block, rows = self._block, self._block.rows
         arrays: list[NDArray[Any]] = [block.bag_offsets, block.label_offsets, block.label_indices]
         if isinstance(rows, SparseRows):
             arrays += [rows.offsets, rows.columns, rows.values]
         else:
             arrays.append(rows)
-        # Another flag is another type to the compiler.
+        # numba would compile the kernels again for read-only or non-contiguous arrays.
         return block if all(array.flags.carray for array in arrays) else None
 
     def bag_sizes(self, start: int, stop: int) -> I64:
-        """Rows of each bag."""
+        """Number of rows of each bag."""
         self._check_range(start, stop)
         return np.diff(self._block.bag_offsets[start : stop + 1])
 
@@ -107,7 +106,7 @@ class MemoryBags(Bags):
         return offsets - offsets[0], self._block.label_indices[offsets[0] : offsets[-1]]
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
-        """Names of bags; their numbers as text where there are none."""
+        """Ids of bags; their numbers as text if there are no ids."""
         self._check_range(start, stop)
         ids = self._block.bag_ids
         return [str(i) for i in range(start, stop)] if ids is None else ids[start:stop]

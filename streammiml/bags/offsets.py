@@ -1,4 +1,4 @@
-"""Offsets of ragged things: pure functions on arrays of integers."""
+"""Arithmetic with offsets: item i owns the elements ``offsets[i]`` to ``offsets[i + 1]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ I64 = NDArray[np.int64]
 
 
 def from_sizes(sizes: ArrayLike) -> I64:
-    """Offsets, one more than sizes, beginning with 0."""
+    """Offsets of items of these sizes: ``len(sizes) + 1`` numbers, beginning with 0."""
     sizes = np.asarray(sizes, np.int64)
     out = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=out[1:])
@@ -19,15 +19,15 @@ def from_sizes(sizes: ArrayLike) -> I64:
 
 
 def gather(offsets: I64, items: NDArray[Any]) -> tuple[I64, I64]:
-    """Offsets of the chosen items laid end to end, and the place of each of their elements."""
+    """Offsets of the chosen items, laid end to end, and the old index of each element."""
     starts = offsets[items]
-    new = from_sizes(offsets[np.asarray(items) + 1] - starts)
-    shift = np.repeat(starts - new[:-1], np.diff(new))
-    return new, np.arange(new[-1], dtype=np.int64) + shift
+    new_offsets = from_sizes(offsets[np.asarray(items) + 1] - starts)
+    shift = np.repeat(starts - new_offsets[:-1], np.diff(new_offsets))
+    return new_offsets, np.arange(new_offsets[-1], dtype=np.int64) + shift
 
 
 def runs(sorted_items: NDArray[Any], *, gap: int) -> list[tuple[int, int]]:
-    """Half-open ranges that cover the items, leaving out gaps longer than ``gap``."""
+    """Half-open ranges that cover the items, split at gaps longer than ``gap``."""
     if len(sorted_items) == 0:
         return []
     cuts = np.flatnonzero(np.diff(sorted_items) > gap + 1) + 1
@@ -36,17 +36,17 @@ def runs(sorted_items: NDArray[Any], *, gap: int) -> list[tuple[int, int]]:
 
 
 def cuts_by_bytes(sizes: NDArray[Any], target: int) -> list[tuple[int, int]]:
-    """Half-open ranges of items, each ended as soon as it holds ``target``; at least one item.
+    """Half-open ranges of items; a range ends as soon as the sum of its sizes reaches ``target``.
 
-    An item as large as that is alone.
+    An item whose size is ``target`` or more is a range of its own.
     """
-    out, start, held = [], 0, 0
+    ranges, start, n_bytes = [], 0, 0
     for i, size in enumerate(sizes.tolist()):
         if size >= target and start < i:
-            out.append((start, i))
-            start, held = i, 0
-        held += size
-        if held >= target:
-            out.append((start, i + 1))
-            start, held = i + 1, 0
-    return [*out, (start, len(sizes))] if start < len(sizes) else out
+            ranges.append((start, i))
+            start, n_bytes = i, 0
+        n_bytes += size
+        if n_bytes >= target:
+            ranges.append((start, i + 1))
+            start, n_bytes = i + 1, 0
+    return [*ranges, (start, len(sizes))] if start < len(sizes) else ranges

@@ -1,4 +1,4 @@
-"""What a store holds, in figures that a person or a machine can read."""
+"""Summary of a store: counts, types and names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streammiml.bags.store import BagStore
 
 
 def describe(store: BagStore) -> dict[str, Any]:
-    """Counts, kinds and names of a store; means are over bags."""
+    """Counts, types and names of a store; ``…_per_bag`` are means."""
     manifest = store.manifest
     return {
         "n_bags": store.n_bags,

@@ -1,4 +1,4 @@
-"""Bags by range or by number, whatever holds them; several stores as one; views without copies."""
+"""``Bags``, the interface of all stores; several stores as one; views of some bags."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streammiml._base.html_table import listed, table_html
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.chunks import Ranges
 from streammiml.bags.offsets import from_sizes, gather, runs
+from streammiml.bags.verified_array import Ranges
 from streammiml.errors import StoreError
-from streammiml.notebook import listed, table_html
 
 I64 = NDArray[np.int64]
-# Bags between two wanted ones that are read along rather than skipped: a second read costs more.
+# Bags in gaps of at most this many are read and dropped, which costs less than a second read.
 GAP_BAGS = 8
-SCAN_BAGS = 65536
+# The same for reads of sizes and labels only.
 SCAN_GAP = 1024
+# Bags whose labels are read at a time to find the bags with a label.
+SCAN_BAGS = 65536
 
 
 class Bags(ABC):
@@ -42,41 +44,41 @@ class Bags(ABC):
     @property
     @abstractmethod
     def n_rows(self) -> int:
-        """Rows of all bags."""
+        """Number of rows of all bags."""
 
     @property
     @abstractmethod
     def n_label_entries(self) -> int:
-        """Labels of all bags, added up."""
+        """Number of labels of all bags, added up."""
 
     @property
     @abstractmethod
     def n_values(self) -> int:
-        """Stored values of all rows; of a view of sparse rows, about."""
+        """Number of stored values of all rows; an estimate for a view of sparse rows."""
 
     @abstractmethod
     def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop`` in one pass over their chunks.
 
-        Rows come back in storage order; an empty range gives an empty block. Row labels, where
-        there are any, come along unless they are not wanted. A chunk that is missing or fails its
+        Rows come back in storage order; an empty range gives an empty block. Row labels, if there
+        are any, are read unless ``row_labels`` is False. A chunk that is missing or fails its
         checksum raises StoreError, naming the file.
         """
 
     def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
-        """What :meth:`read` gives for each range, without row labels; stores read them together."""
-        return [self.read(*each, row_labels=False) for each in ranges]
+        """Read each range like :meth:`read`, without row labels; a store reads them together."""
+        return [self.read(*bags, row_labels=False) for bags in ranges]
 
     def at_hand(self) -> BagBlock | None:
-        """All bags, if they are in memory as kernels take them; reading would be copying then."""
+        """Return all bags if they are in memory in the form that kernels need, else None."""
         return None
 
     @abstractmethod
     def bag_sizes(self, start: int, stop: int) -> I64:
-        """Rows of each bag, without reading rows."""
+        """Number of rows of each bag; rows are not read."""
 
     def bag_values(self, start: int, stop: int) -> I64:
-        """Stored values of each bag: all of dense rows, some of sparse; a store reads none."""
+        """Number of stored values of each bag; a store does not read the values."""
         if not self.sparse:
             return self.bag_sizes(start, stop) * self.n_features
         block = self.read(start, stop)
@@ -85,11 +87,11 @@ class Bags(ABC):
 
     @abstractmethod
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
-        """Label offsets (beginning with 0) and label indices, without reading rows."""
+        """Label offsets (beginning with 0) and label indices; rows are not read."""
 
     @abstractmethod
     def bag_ids(self, start: int, stop: int) -> list[str]:
-        """Names of bags; their numbers as text where the store has none."""
+        """Ids of bags; their numbers as text if the store has no ids."""
 
     def __len__(self) -> int:
         return self.n_bags
@@ -102,7 +104,7 @@ class Bags(ABC):
         )
 
     def _repr_html_(self) -> str:
-        """A table, for notebooks."""
+        """HTML table for notebooks."""
         kind = f"sparse {self.dtype}" if self.sparse else self.dtype
         facts = {
             "bags": f"{self.n_bags:,}",
@@ -114,27 +116,27 @@ class Bags(ABC):
         return table_html(self.name, facts)
 
     def read_bags(self, indices: ArrayLike, *, row_labels: bool = True) -> BagBlock:
-        """Read bags by number, in the order given; a number may come twice."""
-        wanted = _numbers(indices)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_bags):
+        """Read bags by number, in the order given; a number may be repeated."""
+        numbers = _numbers(indices)
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.n_bags):
             raise StoreError(
-                f"{self.name} has bags 0 to {self.n_bags - 1}, asked for "
-                f"{wanted.min()} to {wanted.max()}"
+                f"{self.name} has bags 0 to {self.n_bags - 1}, requested "
+                f"{numbers.min()} to {numbers.max()}"
             )
-        unique, back = np.unique(wanted, return_inverse=True)
+        unique, positions = np.unique(numbers, return_inverse=True)
         parts = []
         for start, stop in runs(unique, gap=GAP_BAGS):
             block = self.read(start, stop, row_labels=row_labels)
-            here = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
-            parts.append(block if len(here) == len(block) else block.take(here - start))
+            chosen = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
+            parts.append(block if len(chosen) == len(block) else block.take(chosen - start))
         if not parts:
             return self.read(0, 0, row_labels=row_labels)
-        whole = BagBlock.join(parts)
-        in_order = len(back) == len(unique) and bool((np.diff(back) == 1).all())
-        return whole if in_order else whole.take(back)
+        block = BagBlock.join(parts)
+        in_order = len(positions) == len(unique) and bool((np.diff(positions) == 1).all())
+        return block if in_order else block.take(positions)
 
     def view(self, bags: slice | ArrayLike) -> StoreView:
-        """These bags only, by range or by number, without copying."""
+        """View of some bags, chosen by slice, numbers or mask; nothing is copied."""
         if isinstance(bags, slice):
             return StoreView(self, np.arange(self.n_bags, dtype=np.int64)[bags])
         chosen = np.asarray(bags)
@@ -147,18 +149,18 @@ class Bags(ABC):
         return StoreView(self, _numbers(chosen))
 
     def with_label(self, label: int | str) -> StoreView:
-        """Bags that carry a label, by number or name, without copying."""
+        """View of the bags that have a label, given by number or name; nothing is copied."""
         number = self.label_number(label)
-        found = []
+        bags = []
         for start in range(0, self.n_bags, SCAN_BAGS):
             stop = min(start + SCAN_BAGS, self.n_bags)
             offsets, labels = self.labels(start, stop)
-            places = np.flatnonzero(labels == number)
-            found.append(start + np.searchsorted(offsets, places, "right") - 1)
-        return self.view(np.concatenate(found) if found else np.empty(0, np.int64))
+            matches = np.flatnonzero(labels == number)
+            bags.append(start + np.searchsorted(offsets, matches, "right") - 1)
+        return self.view(np.concatenate(bags) if bags else np.empty(0, np.int64))
 
     def label_number(self, label: int | str) -> int:
-        """Number of a label, which may be given by name."""
+        """Number of a label that is given by number or name."""
         names = self.label_names or []
         if isinstance(label, str) and label in names:
             return names.index(label)
@@ -175,22 +177,22 @@ class Bags(ABC):
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.n_bags:
             raise StoreError(
-                f"{self.name} has bags 0 to {self.n_bags}, asked for {start} to {stop}"
+                f"{self.name} has bags 0 to {self.n_bags}, requested {start} to {stop}"
             )
 
 
 class JoinedStore(Bags):
-    """Several stores as one, bags in the order of the stores."""
+    """Several stores as one; bags keep the order of the stores."""
 
     def __init__(self, stores: Sequence[Bags]) -> None:
         first = stores[0]
-        for other in stores[1:]:
-            for what in ("n_features", "n_labels", "dtype", "sparse", "label_names"):
-                mine, theirs = getattr(first, what), getattr(other, what)
-                if mine != theirs:
+        for store in stores[1:]:
+            for field in ("n_features", "n_labels", "dtype", "sparse", "label_names"):
+                first_value, value = getattr(first, field), getattr(store, field)
+                if first_value != value:
                     raise StoreError(
-                        f"{first.name} and {other.name} cannot be read as one: {what} is "
-                        f"{_short(mine)} and {_short(theirs)}"
+                        f"{first.name} and {store.name} cannot be read as one: {field} is "
+                        f"{_short(first_value)} and {_short(value)}"
                     )
         self.stores = list(stores)
         self.name = " + ".join(store.name for store in stores)
@@ -205,50 +207,51 @@ class JoinedStore(Bags):
 
     @property
     def n_rows(self) -> int:
-        """Rows of all bags."""
+        """Number of rows of all bags."""
         return sum(store.n_rows for store in self.stores)
 
     @property
     def n_label_entries(self) -> int:
-        """Labels of all bags, added up."""
+        """Number of labels of all bags, added up."""
         return sum(store.n_label_entries for store in self.stores)
 
     @property
     def n_values(self) -> int:
-        """Stored values of all rows."""
+        """Number of stored values of all rows."""
         return sum(store.n_values for store in self.stores)
 
     def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
-        wanted = self.has_row_labels and row_labels
+        with_labels = self.has_row_labels and row_labels
         pieces = self._pieces(start, stop)
-        blocks = [store.read(a, b, row_labels=wanted) for store, a, b in pieces]
-        if not wanted:
+        blocks = [store.read(a, b, row_labels=with_labels) for store, a, b in pieces]
+        if not with_labels:
             blocks = [replace(block, row_labels=None) for block in blocks]
         return BagBlock.join(blocks)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
-        """Rows of each bag, without reading rows."""
+        """Number of rows of each bag; rows are not read."""
         return np.concatenate([s.bag_sizes(a, b) for s, a, b in self._pieces(start, stop)])
 
     def bag_values(self, start: int, stop: int) -> I64:
-        """Stored values of each bag, without reading them."""
+        """Number of stored values of each bag; values are not read."""
         return np.concatenate([s.bag_values(a, b) for s, a, b in self._pieces(start, stop)])
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
-        """Label offsets (beginning with 0) and label indices, without reading rows."""
+        """Label offsets (beginning with 0) and label indices; rows are not read."""
         parts = [store.labels(a, b) for store, a, b in self._pieces(start, stop)]
         sizes = np.concatenate([np.diff(offsets) for offsets, _ in parts])
         return from_sizes(sizes), np.concatenate([labels for _, labels in parts])
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
-        """Names of bags; their numbers as text where a store has none."""
+        """Ids of bags; their numbers as text if any store has no ids."""
         self._check_range(start, stop)
         if not self.has_bag_ids:
             return [str(i) for i in range(start, stop)]
         return [name for s, a, b in self._pieces(start, stop) for name in s.bag_ids(a, b)]
 
     def _pieces(self, start: int, stop: int) -> list[tuple[Bags, int, int]]:
+        """Split a range of bags by store: (store, start, stop) with the store's own numbers."""
         self._check_range(start, stop)
         begins, ends = self._starts[:-1], self._starts[1:]
         pieces = [
@@ -260,12 +263,12 @@ class JoinedStore(Bags):
 
 
 class StoreView(Bags):
-    """Some bags of another store, in a given order."""
+    """Some bags of a store, in a given order."""
 
     def __init__(self, base: Bags, indices: I64) -> None:
         if len(indices) and not (indices.min() >= 0 and indices.max() < base.n_bags):
             raise StoreError(
-                f"{base.name} has bags 0 to {base.n_bags - 1}, a view asks for "
+                f"{base.name} has bags 0 to {base.n_bags - 1}, a view requests "
                 f"{indices.min()} to {indices.max()}"
             )
         self.base, self.indices = base, indices
@@ -278,17 +281,17 @@ class StoreView(Bags):
 
     @cached_property
     def n_rows(self) -> int:
-        """Rows of all bags."""
+        """Number of rows of all bags."""
         return int(self.bag_sizes(0, self.n_bags).sum())
 
     @cached_property
     def n_label_entries(self) -> int:
-        """Labels of all bags, added up."""
+        """Number of labels of all bags, added up."""
         return int(self.labels(0, self.n_bags)[0][-1])
 
     @property
     def n_values(self) -> int:
-        """Stored values of all rows, as if all rows of the store had equally many."""
+        """Estimated number of stored values, as if all rows of the store had the same number."""
         return round(self.base.n_values * self.n_rows / max(self.base.n_rows, 1))
 
     def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
@@ -297,66 +300,66 @@ class StoreView(Bags):
         return self.base.read_bags(self.indices[start:stop], row_labels=row_labels)
 
     def bag_sizes(self, start: int, stop: int) -> I64:
-        """Rows of each bag, without reading rows."""
+        """Number of rows of each bag; rows are not read."""
         self._check_range(start, stop)
-        wanted = self.indices[start:stop]
-        out = np.empty(len(wanted), np.int64)
-        for here, a, b in self._runs(wanted):
-            out[here] = self.base.bag_sizes(a, b)[wanted[here] - a]
+        bags = self.indices[start:stop]
+        out = np.empty(len(bags), np.int64)
+        for group, a, b in self._runs(bags):
+            out[group] = self.base.bag_sizes(a, b)[bags[group] - a]
         return out
 
     def bag_values(self, start: int, stop: int) -> I64:
-        """Stored values of each bag, without reading them."""
+        """Number of stored values of each bag; values are not read."""
         self._check_range(start, stop)
-        wanted = self.indices[start:stop]
-        out = np.empty(len(wanted), np.int64)
-        for here, a, b in self._runs(wanted):
-            out[here] = self.base.bag_values(a, b)[wanted[here] - a]
+        bags = self.indices[start:stop]
+        out = np.empty(len(bags), np.int64)
+        for group, a, b in self._runs(bags):
+            out[group] = self.base.bag_values(a, b)[bags[group] - a]
         return out
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
-        """Label offsets (beginning with 0) and label indices, without reading rows."""
+        """Label offsets (beginning with 0) and label indices; rows are not read."""
         self._check_range(start, stop)
-        wanted = self.indices[start:stop]
-        sizes, order = np.empty(len(wanted), np.int64), np.empty(len(wanted), np.int64)
-        found, at = [np.empty(0, np.int32)], 0
-        for here, a, b in self._runs(wanted):
+        bags = self.indices[start:stop]
+        sizes, order = np.empty(len(bags), np.int64), np.empty(len(bags), np.int64)
+        parts, at = [np.empty(0, np.int32)], 0
+        for group, a, b in self._runs(bags):
             offsets, labels = self.base.labels(a, b)
-            ends, places = gather(offsets, wanted[here] - a)
-            sizes[here], order[here] = np.diff(ends), at + np.arange(len(here))
-            found.append(labels[places])
-            at += len(here)
-        in_runs = np.empty(len(wanted), np.int64)
-        in_runs[order] = sizes
-        offsets, places = gather(from_sizes(in_runs), order)
-        return offsets, np.concatenate(found)[places]
+            ends, chosen = gather(offsets, bags[group] - a)
+            sizes[group], order[group] = np.diff(ends), at + np.arange(len(group))
+            parts.append(labels[chosen])
+            at += len(group)
+        sizes_as_read = np.empty(len(bags), np.int64)
+        sizes_as_read[order] = sizes
+        offsets, chosen = gather(from_sizes(sizes_as_read), order)
+        return offsets, np.concatenate(parts)[chosen]
 
     @staticmethod
-    def _runs(wanted: I64) -> Iterator[tuple[I64, int, int]]:
-        """Places in ``wanted`` whose bags lie close together, and the range that covers them."""
-        order = np.argsort(wanted, kind="stable")
-        ordered = wanted[order]
+    def _runs(bags: I64) -> Iterator[tuple[I64, int, int]]:
+        """Yield groups of bags with close numbers: indices in ``bags``, range of the numbers."""
+        order = np.argsort(bags, kind="stable")
+        ordered = bags[order]
         for a, b in runs(np.unique(ordered), gap=SCAN_GAP):
             yield order[np.searchsorted(ordered, a) : np.searchsorted(ordered, b)], a, b
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
-        """Names of bags; their numbers in the store behind the view where it has none."""
+        """Ids of bags; if there are no ids, the numbers of the bags in the store, as text."""
         self._check_range(start, stop)
         return [self.base.bag_ids(i, i + 1)[0] for i in self.indices[start:stop].tolist()]
 
 
 def _derived(*parts: str | bytes) -> str:
-    """A fingerprint for what is made of other stores."""
+    """Fingerprint of a view or of joined stores."""
     raw = b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def _numbers(indices: ArrayLike) -> I64:
-    """Numbers of bags, which no fraction can be."""
-    found = np.asarray(indices).reshape(-1)
-    if len(found) and found.dtype.kind not in "iu":
-        raise StoreError(f"bags are asked for by number, got {found.dtype}")
-    return found.astype(np.int64)
+    """Convert to numbers of bags; refuse anything but integers."""
+    numbers = np.asarray(indices).reshape(-1)
+    if len(numbers) and numbers.dtype.kind not in "iu":
+        raise StoreError(f"numbers of bags must be integers, got {numbers.dtype}")
+    return numbers.astype(np.int64)
 
 
 def _short(value: object) -> str:

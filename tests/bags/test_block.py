@@ -1,4 +1,4 @@
-"""Blocks: slices, choices and joins are what they are bag by bag."""
+"""Blocks: slice, take and join give the same bags as the block, bag by bag."""
 
 from itertools import pairwise
 
@@ -16,9 +16,9 @@ from tests.strategies import blocks
 def bag_of(block: BagBlock, bag: int) -> tuple:
     """Everything that belongs to one bag, in plain values."""
     start, stop = block.bag_offsets[bag : bag + 2]
-    known = None if block.row_labels is None else block.row_labels[start:stop].tolist()
+    row_labels = None if block.row_labels is None else block.row_labels[start:stop].tolist()
     name = None if block.bag_ids is None else block.bag_ids[bag]
-    return block.rows_of(bag).tobytes(), block.labels_of(bag).tolist(), known, name
+    return block.rows_of(bag).tobytes(), block.labels_of(bag).tolist(), row_labels, name
 
 
 @given(block=blocks(), data=st.data())
@@ -45,7 +45,7 @@ def test_join__undoes_cutting(block, data):
 
 
 @given(block=blocks())
-def test_sparse_rows__are_the_dense_rows_they_stand_for(block):
+def test_sparse_rows__dense_gives_every_value(block):
     rows = block.rows
     if not isinstance(rows, SparseRows):
         assert_same(BagBlock.join([as_sparse(block)]), as_sparse(block))
@@ -53,9 +53,9 @@ def test_sparse_rows__are_the_dense_rows_they_stand_for(block):
     dense = rows.dense()
     assert dense.shape == (len(rows), rows.n_features)
     for i in range(len(rows)):
-        of = slice(rows.offsets[i], rows.offsets[i + 1])
+        row = slice(rows.offsets[i], rows.offsets[i + 1])
         want = np.zeros(rows.n_features, rows.values.dtype)
-        want[rows.columns[of]] = rows.values[of]
+        want[rows.columns[row]] = rows.values[row]
         assert_equal(dense[i], want, f"row {i}")
 
 
@@ -71,7 +71,7 @@ def test_from_bags__sorts_labels_and_joins_rows():
 
 
 @pytest.mark.parametrize(("label", "kind"), [(0.5, "f"), (2**40, "i"), ("sea", "U")])
-def test_from_bags__leaves_labels_that_are_none_for_the_writer_to_refuse(label, kind):
+def test_from_bags__keeps_invalid_labels_for_the_writer_to_refuse(label, kind):
     block = BagBlock.from_bags([np.ones((1, 1))], [[label]], row_labels=[[label]])
     assert block.label_indices.dtype.kind == block.row_labels.dtype.kind == kind
     assert block.label_indices.tolist() == [label]
@@ -84,8 +84,8 @@ def test_nbytes__counts_every_array():
     assert plain(block).nbytes == index + rows.nbytes
     assert block.nbytes == plain(block).nbytes + block.row_labels.nbytes
     packed = as_sparse(plain(block))
-    held = packed.rows.offsets.nbytes + packed.rows.columns.nbytes + packed.rows.values.nbytes
-    assert packed.nbytes == index + held
+    n_bytes = packed.rows.offsets.nbytes + packed.rows.columns.nbytes + packed.rows.values.nbytes
+    assert packed.nbytes == index + n_bytes
 
 
 @pytest.mark.parametrize(

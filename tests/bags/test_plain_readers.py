@@ -1,4 +1,4 @@
-"""Anyone's zarr and pyarrow read the same values from the same folder."""
+"""Plain zarr and plain pyarrow read the values that we read."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -50,9 +50,9 @@ def by_zarr(path: Path, n_features: int) -> BagBlock:
 
 
 def lists(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
-    whole = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
-    ends = whole.offsets.to_numpy().astype(np.int64)
-    return ends - ends[0], whole.flatten()
+    array = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+    ends = array.offsets.to_numpy().astype(np.int64)
+    return ends - ends[0], array.flatten()
 
 
 def flat(values: pa.Array) -> np.ndarray:
@@ -87,10 +87,10 @@ def test_plain_reader__reads_the_same_values(backend, codec, kind, dtype, tmp_pa
     block = as_sparse(block) if kind == "sparse" else block
     path = tmp_path / f"x.{backend}"
     store = write_store(path, block, codec=codec)
-    found = PLAIN[backend](path, 3)
-    assert_same(found, block)
-    assert found.bag_ids == block.bag_ids
-    assert_same(store.read(0, len(block)), found)
+    block_read = PLAIN[backend](path, 3)
+    assert_same(block_read, block)
+    assert block_read.bag_ids == block.bag_ids
+    assert_same(store.read(0, len(block)), block_read)
 
 
 @given(corpus=corpora(), cut=cuttings())
@@ -99,9 +99,9 @@ def test_plain_reader__reads_any_bags_in_any_chunks(name, corpus, cut):
     with scratch() as folder, sizes(**cut):
         path = folder / f"x.{name}"
         write_parts(path, corpus.spec, corpus.parts)
-        found = PLAIN[name](path, corpus.spec.n_features)
-    assert_same(found, corpus.block)
-    assert found.bag_ids == corpus.block.bag_ids
+        block_read = PLAIN[name](path, corpus.spec.n_features)
+    assert_same(block_read, corpus.block)
+    assert block_read.bag_ids == corpus.block.bag_ids
 
 
 def test_zarr__describes_what_was_chosen(tmp_path):
@@ -114,7 +114,7 @@ def test_zarr__describes_what_was_chosen(tmp_path):
     assert "zstd" in str(group["rows"].compressors)
 
 
-def test_parquet__has_one_record_a_bag_and_checksums_of_pages(tmp_path):
+def test_parquet__has_one_record_for_each_bag_and_checksums_of_pages(tmp_path):
     block = made_block()
     write_store(tmp_path / "x.parquet", block)
     table = ds.dataset(tmp_path / "x.parquet", format="parquet").to_table()

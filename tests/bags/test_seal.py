@@ -1,4 +1,4 @@
-"""FORMAT.md is enough: stores written without our writer seal, open and hold what was written."""
+"""Stores that were written by FORMAT.md alone can be sealed, and hold the written values."""
 
 import json
 import re
@@ -11,11 +11,11 @@ import pytest
 import zarr
 
 import streammiml as sm
-from streammiml.bags import layout, parquet_rows
+from streammiml.bags import layout, parquet_seal, zarr_seal
 from streammiml.bags import seal as seal_module
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.seal import seal
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError
 
@@ -88,7 +88,7 @@ def test_seal__zarr_of_any_listed_codec_has_our_fingerprint(options, tmp_path):
     block = BagBlock(
         arrays["bag_offsets"], arrays["rows"], arrays["label_offsets"], arrays["label_indices"]
     )
-    wanted = reference(tmp_path, block, n_features=4, n_labels=3)
+    expected_store = reference(tmp_path, block, n_features=4, n_labels=3)
     small = {name: arrays.pop(name) for name in ("bag_offsets", "label_offsets", "label_indices")}
     zarr_group(tmp_path / "a.zarr", small, {"n_labels": 3})
     group = zarr.open_group(tmp_path / "a.zarr", mode="a")
@@ -97,12 +97,12 @@ def test_seal__zarr_of_any_listed_codec_has_our_fingerprint(options, tmp_path):
     )
     array[...] = block.rows
     store = seal(tmp_path / "a.zarr")
-    assert store.fingerprint == wanted.fingerprint
+    assert store.fingerprint == expected_store.fingerprint
     np.testing.assert_array_equal(store.read(1, 3).rows, block.rows[2:])
 
 
 def test_seal__refuses_a_plain_chunk_that_was_cut(tmp_path):
-    """The last chunk is padded: without a look at each, rows would move up and none be missing."""
+    """Without a check of each chunk, padding of the last chunk would make up for missing rows."""
     for name, arrays in (("a", dense_arrays(rows=None)), ("b", {"rows": dense_arrays()["rows"]})):
         chunks = {"chunks": (4, 4)} if name == "b" else {}
         zarr_group(tmp_path / f"{name}.zarr", arrays, {"n_labels": 3}, **chunks)
@@ -151,7 +151,7 @@ def test_seal__refuses_columns_that_fall(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("attributes", "message"),
     [
         ({"n_labels": "3"}, "n_labels must be a whole number from 0 to 2147483647, got '3'"),
         ({"n_labels": [3]}, r"n_labels must be a whole number from 0 to 2147483647, got [3]"),
@@ -162,20 +162,20 @@ def test_seal__refuses_columns_that_fall(tmp_path):
     ],
 )
 @pytest.mark.parametrize("kind", ["zarr", "parquet"])
-def test_seal__refuses_a_description_of_other_types(kind, said, message, tmp_path):
+def test_seal__refuses_a_description_of_other_types(kind, attributes, message, tmp_path):
     if kind == "zarr":
-        zarr_group(tmp_path / "x.zarr", dense_arrays(), said)
+        zarr_group(tmp_path / "x.zarr", dense_arrays(), attributes)
     else:
-        parquet_folder(tmp_path / "x.parquet", BAGS, {"n_features": 3, **said})
+        parquet_folder(tmp_path / "x.parquet", BAGS, {"n_features": 3, **attributes})
     with pytest.raises(StoreError, match=re.escape(message)):
         seal(tmp_path / f"x.{kind}")
 
 
-def test_seal__says_that_stores_are_not_of_zarr_2(tmp_path):
+def test_seal__refuses_zarr_2(tmp_path):
     (tmp_path / "x.zarr").mkdir()
     (tmp_path / "x.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
     with pytest.raises(
-        StoreError, match=r"x\.zarr is of Zarr 2; write its arrays with zarr_format=3"
+        StoreError, match=r"x\.zarr is a Zarr 2 group; write its arrays with zarr_format=3"
     ):
         seal(tmp_path / "x.zarr")
 
@@ -191,10 +191,10 @@ def test_seal__leaves_data_files_as_they_are_and_refuses_a_second_time(tmp_path)
 
 WRONG = {
     "has no array 'label_offsets'": {"label_offsets": None},
-    "an array 'extra' that no store has": {"extra": np.zeros(3, "int32")},
+    "an unknown array 'extra'": {"extra": np.zeros(3, "int32")},
     "dtype is float64": {"rows": np.ones((6, 4))},
-    "lies: offsets": {"bag_offsets": np.array([0, 3, 2, 6], "int64")},
-    "bag_offsets lies": {"bag_offsets": np.array([0, 2, 3, 5], "int64")},
+    "is invalid: offsets": {"bag_offsets": np.array([0, 3, 2, 6], "int64")},
+    "bag_offsets is invalid": {"bag_offsets": np.array([0, 2, 3, 5], "int64")},
     "label_offsets has 3 elements, expected 4": {"label_offsets": np.array([0, 1, 3], "int64")},
     "1 bags have no rows, the first is bag 1": {"bag_offsets": np.array([0, 3, 3, 6], "int64")},
     "label 5 is outside 0 to 2": {"label_indices": np.array([2, 0, 5], "int32")},
@@ -213,6 +213,23 @@ def test_seal__refuses_what_may_not_be_in_a_store(message, tmp_path):
     assert not (tmp_path / "bad.zarr" / "_streammiml").exists()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"compressors": zarr.codecs.GzipCodec()}, {"shards": (4, 4), "chunks": (2, 4)}],
+    ids=["chunk files", "shards"],
+)
+def test_seal__a_chunk_file_that_cannot_be_read_is_named(tmp_path, options):
+    path = tmp_path / "z.zarr"
+    zarr_group(path, {"rows": dense_arrays()["rows"]}, {"n_labels": 3}, **options)
+    zarr_group(tmp_path / "y.zarr", dense_arrays(rows=None), {"n_labels": 3})
+    (path / "rows").rename(tmp_path / "y.zarr/rows")
+    file = tmp_path / "y.zarr/rows/c/1/0"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(StoreError, match=r"y\.zarr/rows/c/1/0 is a folder, expected a file"):
+        seal(tmp_path / "y.zarr")
+
+
 def test_seal__a_chunk_of_zeros_that_zarr_left_out_is_named(tmp_path):
     arrays = dense_arrays()
     zarr_group(tmp_path / "z.zarr", arrays, {"n_labels": 3})
@@ -225,6 +242,9 @@ def test_seal__folders_that_are_no_store(tmp_path):
     with pytest.raises(StoreError, match="does not exist"):
         seal(tmp_path / "nothing.zarr")
     (tmp_path / "empty.parquet").mkdir()
+    with pytest.raises(StoreError, match=r"no store: it holds neither zarr\.json nor \*\.parquet"):
+        seal(tmp_path / "empty.parquet")
+    (tmp_path / "empty.parquet" / "folder.parquet").mkdir()
     with pytest.raises(StoreError, match=r"holds no \.parquet files"):
         seal(tmp_path / "empty.parquet")
     (tmp_path / "text.parquet").mkdir()
@@ -338,8 +358,8 @@ def test_seal__every_parquet_file_must_have_the_types_of_the_first(column, tmp_p
     kind, expected = wider[column]
     other = {**bags, column: bags[column].cast(kind)}
     pq.write_table(pa.table(other), path / "b.parquet", **PLAIN)
-    found = str(pq.read_schema(path / "b.parquet").field(column).type)
-    message = f"{path}/b.parquet: {column!r} is {found}, expected {expected}"
+    kind_read = str(pq.read_schema(path / "b.parquet").field(column).type)
+    message = f"{path}/b.parquet: {column!r} is {kind_read}, expected {expected}"
     with pytest.raises(StoreError, match=re.escape(message)):
         seal(path)
     assert not (path / "_streammiml").exists()
@@ -373,8 +393,8 @@ def test_seal__common_metadata_without_our_key_leaves_it_to_the_first_file(tmp_p
 def test_seal__common_metadata_goes_before_the_first_file(tmp_path):
     path = tmp_path / "c.parquet"
     parquet_folder(path, BAGS, {"n_features": 3, "label_names": ["x", "y", "z"]})
-    said = json.dumps({"n_features": 3, "n_labels": 5})
-    common_metadata(path, pa.table(BAGS).schema, streammiml=said)
+    attributes = json.dumps({"n_features": 3, "n_labels": 5})
+    common_metadata(path, pa.table(BAGS).schema, streammiml=attributes)
     store = seal(path)
     assert (store.label_names, store.n_labels) == (None, 5)
 
@@ -384,10 +404,10 @@ def test_seal__common_metadata_keeps_the_keys_and_columns_of_others(tmp_path):
     parquet_folder(path, BAGS, {"n_features": 3})
     common_metadata(path, pa.table(BAGS).schema, theirs="kept")
     store = seal(path)
-    found = pq.read_schema(path / "_common_metadata")
-    assert found.metadata[b"theirs"] == b"kept"
-    assert json.loads(found.metadata[b"streammiml"]) == {"n_features": 3, "n_labels": 3}
-    assert found.names == list(BAGS)
+    schema = pq.read_schema(path / "_common_metadata")
+    assert schema.metadata[b"theirs"] == b"kept"
+    assert json.loads(schema.metadata[b"streammiml"]) == {"n_features": 3, "n_labels": 3}
+    assert schema.names == list(BAGS)
     assert store.check() == []
 
 
@@ -406,12 +426,6 @@ def test_seal__common_metadata_is_written_only_at_the_end(there, tmp_path, monke
     with pytest.raises(StoreError, match="No space left"):
         seal(path)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == files
-
-
-def test_part_key__sorts_by_number():
-    keys = [parquet_rows.part_key(number) for number in (0, 99_999, 100_000, 10_000_000)]
-    assert keys == sorted(keys)
-    assert "mine.parquet/" + keys[0] in FORMAT.read_text()
 
 
 @pytest.mark.parametrize("limit", ["bytes", "elements"])
@@ -454,7 +468,7 @@ def named_store(tmp_path, kind, ids):
 
 
 @pytest.mark.parametrize("kind", ["zarr", "parquet"])
-def test_seal__ids_that_come_twice_are_named(kind, tmp_path):
+def test_seal__repeated_ids_are_named(kind, tmp_path):
     path = named_store(tmp_path, kind, ["a", "é", "c", "d", "c", "é"])
     message = r"2 bag ids come twice, the first is 'c' \(bags 2 and 4\)"
     with pytest.raises(StoreError, match=message):
@@ -465,9 +479,10 @@ def test_seal__ids_that_come_twice_are_named(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["zarr", "parquet"])
 def test_seal__ids_whose_hashes_are_the_same_are_told_apart(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        seal_module, "id_hashes", lambda names: np.array([len(name) for name in names], np.uint64)
-    )
+    for module in (parquet_seal, zarr_seal):
+        monkeypatch.setattr(
+            module, "id_hashes", lambda names: np.array([len(name) for name in names], np.uint64)
+        )
     ids = ["a", "b", "cc", "dd", "e", "f"]
     store = seal(named_store(tmp_path, kind, ids))
     assert store.bag_ids(0, 6) == ids

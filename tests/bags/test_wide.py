@@ -6,10 +6,10 @@ from crc32c import crc32c
 
 import streammiml as sm
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec
-from streammiml.bags.chunks import ChunkTable, VerifiedArray
 from streammiml.bags.layout import RECORD, ArrayEntry, table_key
-from streammiml.bags.place import LocalPlace
+from streammiml.bags.location import LocalFolder
+from streammiml.bags.validate import StoreSpec
+from streammiml.bags.verified_array import ChunkTable, VerifiedArray
 
 FAR = 2**40
 
@@ -55,9 +55,9 @@ def test_chunks__elements_beyond_two_to_the_forty_are_found(tmp_path):
     table.write_bytes(records.tobytes())
     pages = [[crc32c(records.tobytes()), FAR, 2]]
     entry = ArrayEntry(dtype="float32", length=FAR + 8, width=1, coding="raw", pages=pages)
-    place = LocalPlace(tmp_path)
+    folder = LocalFolder(tmp_path)
     files = [["data", 32, 0]]
-    found = ChunkTable(place, "values", entry, files).find(FAR + 5, FAR + 6)
-    assert found.records["first"].tolist() == [FAR + 4]
-    array = VerifiedArray(place, "values", entry, files, lambda *_: None)
+    chunks = ChunkTable(folder, "values", entry, files).find(FAR + 5, FAR + 6)
+    assert chunks.records["first"].tolist() == [FAR + 4]
+    array = VerifiedArray(folder, "values", entry, files, lambda *_: None)
     np.testing.assert_array_equal(array.read(FAR + 3, FAR + 7), values[3:7])

@@ -1,4 +1,4 @@
-"""Writing: any order of parts, from any process, stopped anywhere; refused in clear words."""
+"""Writing: parts in any order and from any process, interrupted anywhere; refusals."""
 
 import itertools
 from dataclasses import replace
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import streammiml as sm
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.layout import MANIFEST
-from streammiml.bags.store import staging_of
+from streammiml.bags.staging import staging_of
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError
 from tests.stores import (
@@ -46,8 +46,8 @@ def test_parts__in_any_order_from_anyone_give_the_same_files(corpus, backend, cu
             if number in stops:
                 writer.close()
                 writer = BagWriter.begin(path, corpus.spec)
-            one = BagWriter.join(path) if number in joined else writer
-            one.write_part(number, corpus.parts[number])
+            part_writer = BagWriter.join(path) if number in joined else writer
+            part_writer.write_part(number, corpus.parts[number])
             assert writer.has_part(number)
         store = writer.finish(len(numbers))
         assert_same(store.read(0, len(store)), corpus.block)
@@ -55,7 +55,7 @@ def test_parts__in_any_order_from_anyone_give_the_same_files(corpus, backend, cu
         assert sorted(file.name for file in folder.iterdir()) == [clean.name, path.name]
 
 
-def test_finished_store__says_what_was_told(backend, tmp_path):
+def test_finished_store__has_the_given_names(backend, tmp_path):
     block = made_block()
     with sm.BagWriter.begin(tmp_path / f"x.{backend}", made_spec(label_names=None)) as writer:
         writer.write_part(0, block)
@@ -65,7 +65,7 @@ def test_finished_store__says_what_was_told(backend, tmp_path):
     assert store.manifest.dropped_bags == 0
 
 
-def test_number_of_labels__is_told_or_found(backend, tmp_path):
+def test_number_of_labels__is_given_or_counted(backend, tmp_path):
     block = plain(made_block())
     top = int(block.label_indices.max())
     assert write_store(tmp_path / f"a.{backend}", block).n_labels == top + 1
@@ -126,25 +126,25 @@ def test_sparse_store__takes_billions_of_features(backend, tmp_path):
     wide = replace(block.rows, columns=columns, n_features=2**32)
     store = write_store(tmp_path / f"x.{backend}", replace(block, rows=wide))
     assert store.n_features == 2**32
-    found = store.read(0, 12).rows
-    assert found.columns.tolist() == columns.tolist()
+    rows_read = store.read(0, 12).rows
+    assert rows_read.columns.tolist() == columns.tolist()
     assert store.check() == []
 
 
 def test_part_written_again__stays_as_it_is(backend, tmp_path):
-    one, other = made_block(seed=1), made_block(seed=2)
+    first, second = made_block(seed=1), made_block(seed=2)
     path = tmp_path / f"x.{backend}"
     with BagWriter.begin(path, made_spec()) as writer:
-        writer.write_part(1, replace(one, bag_ids=[f"one-{i}" for i in range(12)]))
-        writer.write_part(1, replace(other, bag_ids=[f"other-{i}" for i in range(12)]))
-        writer.write_part(0, one)
+        writer.write_part(1, replace(first, bag_ids=[f"one-{i}" for i in range(12)]))
+        writer.write_part(1, replace(second, bag_ids=[f"other-{i}" for i in range(12)]))
+        writer.write_part(0, first)
         store = writer.finish(2)
-    assert_same(store.read(12, 24), one)
+    assert_same(store.read(12, 24), first)
     assert store.bag_ids(12, 13) == ["one-0"]
     assert store.check() == []
 
 
-def test_has_part__knows_what_is_written(backend, tmp_path):
+def test_has_part__is_true_of_written_parts(backend, tmp_path):
     path = tmp_path / f"x.{backend}"
     with BagWriter.begin(path, made_spec()) as writer:
         writer.write_part(0, made_block())
@@ -158,7 +158,7 @@ def test_writer__leaves_nothing_behind(backend, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [f"x.{backend}"]
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.fixture
@@ -180,11 +180,11 @@ def test_missing_parts__are_listed(writer):
 def test_parts_beyond_the_last__are_refused(writer, numbers):
     for number in numbers:
         writer.write_part(number, made_block())
-    with pytest.raises(StoreError, match=r"has 3 parts, told of 1"):
+    with pytest.raises(StoreError, match=r"has 3 parts, expected 1"):
         writer.finish(1)
 
 
-def test_ids_that_come_twice__are_refused_with_their_bags(writer):
+def test_repeated_ids__are_refused_with_their_bags(writer):
     one, other = made_block(4), made_block(4)
     writer.write_part(0, one)
     writer.write_part(1, replace(other, bag_ids=["a", "bag-0002", "c", "bag-0000"]))
@@ -294,7 +294,7 @@ def test_joining__needs_a_beginning(backend, tmp_path):
         BagWriter.join(path)
     with (
         BagWriter.begin(path, made_spec()),
-        pytest.raises(StoreError, match=r"is finished by the process that began it"),
+        pytest.raises(StoreError, match=r"can only be finished by the process that began it"),
     ):
         BagWriter.join(path).finish(0)
 
@@ -302,7 +302,7 @@ def test_joining__needs_a_beginning(backend, tmp_path):
 def test_writer_that_was_closed__does_not_finish(writer):
     writer.write_part(0, made_block())
     writer.close()
-    with pytest.raises(StoreError, match=r"is finished by the process that began it"):
+    with pytest.raises(StoreError, match=r"can only be finished by the process that began it"):
         writer.finish(1)
 
 
@@ -318,7 +318,7 @@ def test_name_without_a_backend__is_refused(tmp_path):
 
 
 def test_list_too_long_for_parquet__says_what_to_write_instead(monkeypatch, tmp_path):
-    monkeypatch.setattr("streammiml.bags.parquet_rows.LIST_LIMIT", 10)
+    monkeypatch.setattr("streammiml.bags.parquet_write.LIST_LIMIT", 10)
     with pytest.raises(StoreError, match=r"\d+ values are too many for a Parquet row group; write"):
         write_store(tmp_path / "x.parquet", made_block())
 
@@ -327,14 +327,14 @@ def test_chunk_size__bounds_what_one_read_fetches(tmp_path):
     block = plain(made_block(400))
     store = write_store(tmp_path / "x.zarr", block, chunk_bytes=120)
     table = store.tables()[3]
-    found = list(itertools.chain(*(table.page(n).sizes for n in range(len(table)))))
-    assert set(found) == {120}
+    sizes = list(itertools.chain(*(table.page(n).sizes for n in range(len(table)))))
+    assert set(sizes) == {120}
     assert (tmp_path / "x.zarr" / MANIFEST).exists()
     assert StoreSpec(n_features=3).chunk_bytes == 256 << 10
 
 
 def test_finish__waits_for_no_one_and_loses_no_part_that_comes_meanwhile(tmp_path, monkeypatch):
-    """A joiner delivers the last part right after the others were taken in."""
+    """A joined writer spools the last part just after the other parts were absorbed."""
     block = made_block()
     parts = [block.slice(0, 3), block.slice(3, 5), block.slice(5, len(block))]
     path = tmp_path / "s.zarr"
@@ -342,7 +342,7 @@ def test_finish__waits_for_no_one_and_loses_no_part_that_comes_meanwhile(tmp_pat
         joiner = BagWriter.join(path)
         for number in (0, 1):
             writer.write_part(number, parts[number])
-        absorb, late = writer._absorb, [True]
+        absorb, late = writer._parts.absorb, [True]
 
         def absorb_then_deliver():
             absorb()
@@ -350,7 +350,7 @@ def test_finish__waits_for_no_one_and_loses_no_part_that_comes_meanwhile(tmp_pat
                 late.clear()
                 joiner.write_part(2, parts[2])
 
-        monkeypatch.setattr(writer, "_absorb", absorb_then_deliver)
+        monkeypatch.setattr(writer._parts, "absorb", absorb_then_deliver)
         assert writer.finish(3).n_bags == len(block)
 
 
@@ -376,14 +376,14 @@ def test_write_part__numbers_below_zero_are_refused(tmp_path, backend):
 
 
 def test_begin__a_torn_journal_costs_what_came_after_the_synced_one(tmp_path):
-    """As a power cut may leave it: shards that were closed are kept."""
+    """A power cut may tear the journal; shards that were closed are kept."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(size=(4, 6)).astype(np.float32) for _ in range(40)]
     blocks = [BagBlock.from_bags(rows[i : i + 10], [[0]] * 10) for i in range(0, 40, 10)]
     path = tmp_path / "s.zarr"
     spec = StoreSpec(n_features=6, chunk_bytes=48)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("streammiml.bags.zarr_writing.SHARD_BYTES", 1500)
+        patch.setattr("streammiml.bags.zarr_write.SHARD_BYTES", 1500)
         with BagWriter.begin(path, spec) as writer:
             for number in (0, 1, 2):
                 writer.write_part(number, blocks[number])

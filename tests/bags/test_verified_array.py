@@ -1,9 +1,8 @@
-"""Arrays by range: any cutting, any range; a fault that passes, and one that stays."""
+"""Arrays by range: any chunks, any range; transient and permanent faults."""
 
 import json
 import struct
 import tempfile
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,25 +13,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numcodecs import blosc, gzip, zstd
 
-from streammiml.bags import chunks, zarr_rows, zarr_writing
-from streammiml.bags.appending import ArrayWriter, table_pages
+from streammiml._base.buffer_pool import IDLE_BYTES
+from streammiml._base.crc import has_fast_way
+from streammiml.bags import verified_array, zarr_read, zarr_write
+from streammiml.bags.array_writer import ArrayWriter, table_pages
 from streammiml.bags.block import BagBlock
-from streammiml.bags.chunks import (
-    ALONG_BYTES,
+from streammiml.bags.file_errors import Unreadable
+from streammiml.bags.layout import RECORD, ArrayEntry, table_key
+from streammiml.bags.location import LocalFolder
+from streammiml.bags.verified_array import (
     CACHED_BYTES,
+    SURPLUS_BYTES,
     CachedArray,
     VerifiedArray,
     fetch_checked,
 )
-from streammiml.bags.layout import RECORD, ArrayEntry, table_key
-from streammiml.bags.place import LocalPlace, Unreadable
-from streammiml.checksum import has_fast_way
 from streammiml.errors import StoreError
-from streammiml.loans import IDLE_BYTES
 from tests.stores import BACKENDS, sizes, write_store
+from tests.traced import traced
 
 
-class FaultyPlace(LocalPlace):
+class FaultyFolder(LocalFolder):
     """A folder whose next reads fail in a given way."""
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +55,7 @@ class FaultyPlace(LocalPlace):
 
 
 def written(folder: Path, parts, *, chunk, per_file, width=1, codec="none", ending=True, piece=0):
-    """An array in files of its own, and all that is needed to open it."""
+    """Write an array; return everything that is needed to open it."""
     files = []
     writer = ArrayWriter(
         folder,
@@ -67,8 +68,8 @@ def written(folder: Path, parts, *, chunk, per_file, width=1, codec="none", endi
         key=lambda number: f"c/{number}",
         close=lambda key, _, size, crc: files.append([key, size, crc]),
         codec=codec,
-        encode=None if codec == "none" else lambda v: zarr_writing.compress(v, codec),
-        ending=(lambda slots: zarr_writing.shard_index(slots, per_file)) if ending else None,
+        encode=None if codec == "none" else lambda v: zarr_write.compress(v, codec),
+        ending=(lambda slots: zarr_write.shard_index(slots, per_file)) if ending else None,
     )
     for part in parts:
         writer.append(part)
@@ -82,7 +83,7 @@ def written(folder: Path, parts, *, chunk, per_file, width=1, codec="none", endi
 
 
 def decoder(entry):
-    return zarr_rows._decoder(entry)
+    return zarr_read._decoder(entry)
 
 
 @st.composite
@@ -108,38 +109,38 @@ def cut_arrays(draw):
 @given(case=cut_arrays(), page=st.sampled_from([1, 2, 2048]), data=st.data())
 def test_range__is_what_was_appended_there(case, page, data):
     parts, how = case
-    whole = np.concatenate(parts)
+    expected = np.concatenate(parts)
     with tempfile.TemporaryDirectory() as folder, sizes(page=page):
         name, entry, files = written(Path(folder), parts, **how)
-        array = VerifiedArray(LocalPlace(Path(folder)), name, entry, files, decoder(entry))
-        assert len(array) == len(whole)
+        array = VerifiedArray(LocalFolder(Path(folder)), name, entry, files, decoder(entry))
+        assert len(array) == len(expected)
         assert sum(size for _, size, _ in files) == sum(
             path.stat().st_size for path in (Path(folder) / "c").glob("*")
         )
         for _ in range(3):
-            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
+            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(expected))] * 2)))
             got = array.read(start, stop)
-            assert got.dtype == whole.dtype
-            np.testing.assert_array_equal(got, whole[start:stop])
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected[start:stop])
 
 
 @given(case=cut_arrays(), data=st.data())
-def test_cached_range__is_looked_at_and_the_same(case, data):
+def test_cached_range__is_inspected_and_the_same(case, data):
     parts, how = case
     parts, how = [part.reshape(-1) for part in parts], {**how, "width": 1}
-    whole, seen = np.concatenate(parts), []
+    expected, seen = np.concatenate(parts), []
     with tempfile.TemporaryDirectory() as folder, sizes(page=2):
         name, entry, files = written(Path(folder), parts, **how)
-        place = LocalPlace(Path(folder))
+        place = LocalFolder(Path(folder))
         array = CachedArray(place, name, entry, files, decoder(entry), inspect=seen.extend)
         for _ in range(4):
-            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(whole))] * 2)))
-            np.testing.assert_array_equal(array.read(start, stop), whole[start:stop])
-            assert set(whole[start:stop].tolist()) <= set(seen)
+            start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(expected))] * 2)))
+            np.testing.assert_array_equal(array.read(start, stop), expected[start:stop])
+            assert set(expected[start:stop].tolist()) <= set(seen)
 
 
 @given(case=cut_arrays(), stops=st.sets(st.integers(0, 4)))
-def test_array__stopped_after_any_part_goes_on_as_if_nothing_had_been(case, stops):
+def test_array__stopped_after_any_part_is_resumed_with_the_same_result(case, stops):
     parts, how = case
     piece = how.pop("piece")
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b, sizes(page=2):
@@ -158,10 +159,10 @@ def test_array__stopped_after_any_part_goes_on_as_if_nothing_had_been(case, stop
                 shard_chunks=slots,
                 piece=piece,
                 key=lambda number: f"c/{number}",
-                close=lambda *of: files.append(of),
+                close=lambda *file: files.append(file),
                 codec=codec,
-                encode=None if codec == "none" else lambda v: zarr_writing.compress(v, codec),
-                ending=(lambda s: zarr_writing.shard_index(s, slots)) if how["ending"] else None,
+                encode=None if codec == "none" else lambda v: zarr_write.compress(v, codec),
+                ending=(lambda s: zarr_write.shard_index(s, slots)) if how["ending"] else None,
             )
 
         writer = fresh()
@@ -170,7 +171,7 @@ def test_array__stopped_after_any_part_goes_on_as_if_nothing_had_been(case, stop
                 numbers, rest = writer.state()
                 kept = json.dumps(numbers)
                 records += writer.take_records()
-                # What is written after the state is known, and then lost, must leave no trace.
+                # Bytes that are written after the state was saved must leave no trace.
                 writer.append(parts[0])
                 writer = fresh()
                 writer.restore(json.loads(kept), rest)
@@ -187,19 +188,19 @@ def test_array__stopped_after_any_part_goes_on_as_if_nothing_had_been(case, stop
 def array(tmp_path):
     """Twenty numbers in chunks of four, two to a file."""
     name, entry, files = written(tmp_path, [np.arange(20)], chunk=4, per_file=2)
-    place = FaultyPlace(tmp_path)
+    place = FaultyFolder(tmp_path)
     return place, VerifiedArray(place, name, entry, files, decoder(entry))
 
 
 @pytest.mark.parametrize("fault", ["error", "flip"])
-def test_fault_that_passes__is_mended_by_a_second_try(array, fault):
+def test_transient_fault__is_cured_by_a_second_attempt(array, fault):
     place, numbers = array
     numbers.read(0, 1)
     place.faults = [fault]
     assert numbers.read(0, 20).tolist() == list(range(20))
 
 
-def test_fault_that_stays__names_the_file(array):
+def test_permanent_fault__names_the_file(array):
     place, numbers = array
     numbers.read(0, 1)
     place.faults = ["error", "error"]
@@ -225,7 +226,7 @@ def test_chunks_that_lie_end_to_end__are_fetched_by_one_read(array):
     assert place.reads == 3
 
 
-def test_missing_and_short_files__are_said_to_be(array):
+def test_missing_and_short_files__are_named(array):
     place, numbers = array
     (place.path / "c/0").unlink()
     (place.path / "c/1").write_bytes(b"\0" * 40)
@@ -242,17 +243,10 @@ def test_missing_and_short_files__are_said_to_be(array):
 def test_checked_bytes__are_refused_when_edited(tmp_path):
     (tmp_path / "x.json").write_bytes(b"{}")
     with pytest.raises(StoreError, match=r"x.json is damaged or was edited: it fails its checksum"):
-        fetch_checked(LocalPlace(tmp_path), "x.json", [0, 2, 1])
+        fetch_checked(LocalFolder(tmp_path), "x.json", [0, 2, 1])
 
 
-def test_file_that_cannot_be_looked_at__is_no_traceback(tmp_path):
-    (tmp_path / "a").symlink_to("b")
-    (tmp_path / "b").symlink_to("a")
-    with pytest.raises(StoreError, match=r"/a cannot be read: Too many levels of symbolic links"):
-        LocalPlace(tmp_path).size("a")
-
-
-def test_read__of_little_holds_little(tmp_path):
+def test_read__of_few_rows_keeps_little_memory(tmp_path):
     """A bag beside a long one does not keep the chunks of both in memory."""
     for backend in BACKENDS:
         bags = [np.ones((size, 16), np.float32) for size in (2, 20_000, 3)]
@@ -260,14 +254,14 @@ def test_read__of_little_holds_little(tmp_path):
         store = write_store(tmp_path / f"long.{backend}", block, codec="lz4")
         for bag in (0, 2):
             rows = store.read(bag, bag + 1).rows
-            whole = rows
-            while whole.base is not None:
-                whole = whole.base
-            assert whole.nbytes <= 2 * rows.nbytes
+            owner = rows
+            while owner.base is not None:
+                owner = owner.base
+            assert owner.nbytes <= 2 * rows.nbytes
 
 
 def chunks_as_they_are(folder, raws, *, dtype="float32", coding, elements):
-    """An array of chunks with these bytes, whatever is in them."""
+    """An array of chunks with these bytes, valid or not."""
     (folder / "x").write_bytes(b"".join(raws))
     ends = np.cumsum([0, *map(len, raws)])
     firsts = np.cumsum([0, *elements])
@@ -281,7 +275,7 @@ def chunks_as_they_are(folder, raws, *, dtype="float32", coding, elements):
     entry = ArrayEntry(
         dtype=dtype, length=int(firsts[-1]), width=1, coding=coding, pages=table_pages(table)
     )
-    return FaultyPlace(folder), "x", entry, [["x", int(ends[-1]), 0]], decoder(entry)
+    return FaultyFolder(folder), "x", entry, [["x", int(ends[-1]), 0]], decoder(entry)
 
 
 def blosc_chunk(n_values):
@@ -294,7 +288,7 @@ def with_number(raw, at, number):
     return bytes(out)
 
 
-LIES = {
+UNDECODABLE = {
     "too few values": ("blosc", blosc_chunk(90)),
     "too many values": ("blosc", blosc_chunk(110)),
     "cut short": ("blosc", blosc_chunk(100)[:40]),
@@ -310,28 +304,28 @@ LIES = {
 
 
 @pytest.mark.parametrize("way", ["compiled", "direct", "numcodecs"])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("case", UNDECODABLE)
 def test_chunk_with_the_right_checksum__that_does_not_decode_is_refused(
-    tmp_path, monkeypatch, lie, way
+    tmp_path, monkeypatch, case, way
 ):
-    """Others can seal what they wrote wrongly; no byte behind it is read, none is left unset."""
+    """Other programs can write such chunks; no byte beyond is read, no value is left unset."""
     if way == "numcodecs":
-        monkeypatch.setattr(zarr_rows, "_blosc", lambda: None)
-    coding, wrong = LIES[lie]
+        monkeypatch.setattr(zarr_read, "_blosc", lambda: None)
+    coding, wrong = UNDECODABLE[case]
     pack = {"blosc": lambda v: blosc.compress(v, b"lz4", 5, 0), "zstd": zstd.compress}
     right = pack.get(coding, gzip.GZip().encode)(np.arange(100, dtype="f4"))
     raws, elements = [bytes(right), bytes(wrong), bytes(right)], [100, 100, 70]
     place, *rest = chunks_as_they_are(tmp_path, raws, coding=coding, elements=elements)
-    array = VerifiedArray(LocalPlace(tmp_path) if way == "compiled" else place, *rest)
+    array = VerifiedArray(LocalFolder(tmp_path) if way == "compiled" else place, *rest)
     if way == "compiled":
-        array.unpackers = zarr_rows.unpackers
+        array.unpackers = zarr_read.unpackers
     np.testing.assert_array_equal(array.read(200, 270), np.arange(70))
-    for wanted in [(0, 270), (100, 200), (110, 120)]:
-        for read in (array.read, lambda *wanted: array.read_many([wanted])):
+    for bounds in [(0, 270), (100, 200), (110, 120)]:
+        for read in (array.read, lambda *bounds: array.read_many([bounds])):
             with pytest.raises(
-                StoreError, match=r"/x lies: x from element \d+ on cannot be read: .*; rest"
+                StoreError, match=r"/x is invalid: x from element \d+ on cannot be read: .*; rest"
             ):
-                read(*wanted)
+                read(*bounds)
 
 
 @pytest.mark.parametrize(
@@ -342,18 +336,18 @@ def test_chunk_with_the_right_checksum__that_does_not_decode_is_refused(
     ],
     ids=["blocks longer than memory", "a format to come"],
 )
-def test_parts_of_the_last_chunk__are_taken_of_none_that_says_what_cannot_be(tmp_path, changed):
+def test_parts_of_the_last_chunk__are_refused_if_its_header_is_invalid(tmp_path, changed):
     raws, elements = [bytes(blosc_chunk(100)), changed(bytes(blosc_chunk(100)))], [100, 70]
     _, *rest = chunks_as_they_are(tmp_path, raws, coding="blosc", elements=elements)
-    array = VerifiedArray(LocalPlace(tmp_path), *rest)
-    array.unpackers = zarr_rows.unpackers
+    array = VerifiedArray(LocalFolder(tmp_path), *rest)
+    array.unpackers = zarr_read.unpackers
     assert array._read_together([(110, 120)]) is None
     if has_fast_way():
         assert array._read_together([(10, 20)]) is not None
 
 
 def test_cached_range__of_chunks_that_differ_decodes_each_about_once(tmp_path):
-    """A short first chunk does not make many pieces of the long ones behind it."""
+    """A short first chunk does not split the long chunks after it into many pieces."""
     elements = [10, *[40_000] * 5]
     raws = [bytes(blosc.compress(np.full(n, n, "i8"), b"lz4", 5, 0)) for n in elements]
     place, *rest = chunks_as_they_are(
@@ -372,13 +366,11 @@ def test_cached_range__of_huge_chunks_keeps_few(tmp_path):
         *chunks_as_they_are(tmp_path, raws, dtype="int64", coding="blosc", elements=[size] * 8),
         inspect=lambda _: None,
     )
-    tracemalloc.start()
-    for number in range(8):
-        assert array.read(number * size, number * size + 1).tolist() == [number]
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    # Memory that is lent and came back is held too.
-    assert held < 1.5 * CACHED_BYTES + IDLE_BYTES
+    with traced() as memory:
+        for number in range(8):
+            assert array.read(number * size, number * size + 1).tolist() == [number]
+    # Buffers that were returned to the pool count too.
+    assert memory.held < 1.5 * CACHED_BYTES + IDLE_BYTES
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -392,20 +384,20 @@ def test_many_ranges__of_compressed_chunks_are_parts_of_the_whole(
     tmp_path, dtype, shuffle, noise, ranges
 ):
     """Chunks of several of the library's blocks, of bytes that compress and that do not."""
-    whole = np.random.default_rng(1).integers(0, 250 if noise else 3, 60_000).astype(dtype)
+    expected = np.random.default_rng(1).integers(0, 250 if noise else 3, 60_000).astype(dtype)
     lengths = [50_000, 7, 9_993]
-    # The last one is padded, as zarr does.
-    parts = np.split(np.concatenate([whole, np.zeros(1000, dtype)]), np.cumsum(lengths)[:-1])
+    # The last chunk is padded, as in zarr.
+    parts = np.split(np.concatenate([expected, np.zeros(1000, dtype)]), np.cumsum(lengths)[:-1])
     raws = [bytes(blosc.compress(part, b"lz4", 5, shuffle)) for part in parts]
     where = Path(tempfile.mkdtemp(dir=tmp_path))
     _, *rest = chunks_as_they_are(where, raws, dtype=dtype, coding="blosc", elements=lengths)
-    array = VerifiedArray(LocalPlace(where), *rest)
-    array.unpackers = zarr_rows.unpackers
-    ranges = [(start, min(start + many, 60_000)) for start, many in ranges]
+    array = VerifiedArray(LocalFolder(where), *rest)
+    array.unpackers = zarr_read.unpackers
+    ranges = [(start, min(start + count, 60_000)) for start, count in ranges]
     if has_fast_way():
         assert array._read_together(ranges) is not None
-    for (start, stop), found in zip(ranges, array.read_many(ranges), strict=True):
-        np.testing.assert_array_equal(found, whole[start:stop])
+    for (start, stop), values in zip(ranges, array.read_many(ranges), strict=True):
+        np.testing.assert_array_equal(values, expected[start:stop])
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
@@ -413,26 +405,26 @@ def test_many_ranges__of_compressed_chunks_are_parts_of_the_whole(
 def test_many_ranges__are_the_same_however_few_are_fetched_at_once(
     tmp_path, monkeypatch, codec, together
 ):
-    whole = np.arange(500)
-    name, entry, files = written(tmp_path, [whole], chunk=40, per_file=3, codec=codec)
-    array = VerifiedArray(LocalPlace(tmp_path), name, entry, files, decoder(entry))
-    array.unpackers = zarr_rows.unpackers
+    expected = np.arange(500)
+    name, entry, files = written(tmp_path, [expected], chunk=40, per_file=3, codec=codec)
+    array = VerifiedArray(LocalFolder(tmp_path), name, entry, files, decoder(entry))
+    array.unpackers = zarr_read.unpackers
     fetched, real = [], VerifiedArray._fetched
-    monkeypatch.setattr(chunks, "TOGETHER_BYTES", together)
+    monkeypatch.setattr(verified_array, "TOGETHER_BYTES", together)
 
-    def counted(self, found):
-        fetched.append(len(found))
-        return real(self, found)
+    def counted(self, chunks):
+        fetched.append(len(chunks))
+        return real(self, chunks)
 
     monkeypatch.setattr(VerifiedArray, "_fetched", counted)
     ranges = [(0, 7), (130, 260), (499, 500), (3, 90)]
-    for (start, stop), found in zip(ranges, array.read_many(ranges), strict=True):
-        np.testing.assert_array_equal(found, whole[start:stop])
+    for (start, stop), values in zip(ranges, array.read_many(ranges), strict=True):
+        np.testing.assert_array_equal(values, expected[start:stop])
     assert (max(fetched) == 4) == (together > 100_000) or not has_fast_way()
 
 
 def owned_bytes(values):
-    """Bytes that are held as long as an array is."""
+    """Bytes of memory that an array keeps alive."""
     while isinstance(values.base, np.ndarray):
         values = values.base
     if values.base is None:
@@ -451,11 +443,11 @@ def test_rows__hold_little_more_memory_than_they_take(
     bags = [rng.normal(size=(kib * 4, 64)).astype(np.float32) for _ in range(6)]
     store = write_store(tmp_path / f"x.{backend}", BagBlock.from_bags(bags, [[0]] * 6), codec=codec)
     if not compiled:
-        monkeypatch.setattr(chunks, "has_fast_way", lambda: False)
+        monkeypatch.setattr(verified_array, "has_fast_way", lambda: False)
     for block in store.read_ranges([(i, i + 1) for i in range(6)]):
-        # Memory on loan is rounded up to an eighth, or to 64 KiB.
+        # Buffers of the pool are rounded up to an eighth, or to 64 KiB.
         room = max(block.rows.nbytes // 8, 64 << 10) + 128
-        assert owned_bytes(block.rows) <= block.rows.nbytes + ALONG_BYTES + room
+        assert owned_bytes(block.rows) <= block.rows.nbytes + SURPLUS_BYTES + room
 
 
 def short(records):
@@ -471,43 +463,54 @@ def with_field(name, at, value):
     return change
 
 
-LYING_TABLES = {
-    "ends too soon": (short, "element 40 comes after 32 elements, at chunk 4"),
-    "a gap": (with_field("first", slice(2, None), lambda x: x + 3), "element 19 comes after 16"),
+INVALID_TABLES = {
+    "ends too soon": (short, "element 40 follows 32 elements, at chunk 4"),
+    "a gap": (with_field("first", slice(2, None), lambda x: x + 3), "element 19 follows 16"),
     "an overlap": (
         with_field("first", slice(2, None), lambda x: x - 3),
-        "element 13 comes after 16",
+        "element 13 follows 16",
     ),
-    "too many elements": (with_field("elements", 1, lambda _: 2**32 - 1), "element 16 comes after"),
-    "goes on": (with_field("elements", 4, lambda x: x + 1), "element 40 comes after 41 elements"),
-    "no such file": (with_field("file", 3, lambda _: 77), "a chunk of page 0 of x is not where"),
-    "behind its file": (with_field("offset", 3, lambda _: 999), "a chunk of page 0 of x is not"),
-    "far behind": (with_field("offset", 3, lambda _: 2**63 - 1), "a chunk of page 0 of x is not"),
-    "before its file": (with_field("offset", 0, lambda _: -8), "a chunk of page 0 of x is not"),
+    "too many elements": (with_field("elements", 1, lambda _: 2**32 - 1), "element 16 follows"),
+    "goes on": (with_field("elements", 4, lambda x: x + 1), "element 40 follows 41 elements"),
+    "no such file": (
+        with_field("file", 3, lambda _: 77),
+        "a chunk of page 0 of x is outside the files",
+    ),
+    "behind its file": (
+        with_field("offset", 3, lambda _: 999),
+        "a chunk of page 0 of x is outside",
+    ),
+    "far behind": (
+        with_field("offset", 3, lambda _: 2**63 - 1),
+        "a chunk of page 0 of x is outside",
+    ),
+    "before its file": (with_field("offset", 0, lambda _: -8), "a chunk of page 0 of x is outside"),
 }
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("lie", LYING_TABLES)
-def test_table_that_lies__is_named_whatever_is_read(tmp_path, codec, lie):
-    change, message = LYING_TABLES[lie]
+@pytest.mark.parametrize("case", INVALID_TABLES)
+def test_invalid_table__is_named_whatever_is_read(tmp_path, codec, case):
+    change, message = INVALID_TABLES[case]
     name, entry, files = written(tmp_path, [np.arange(40)], chunk=8, per_file=9, codec=codec)
     table = tmp_path / table_key(name)
     records = change(np.frombuffer(table.read_bytes(), RECORD))
     table.write_bytes(records.tobytes())
-    lying = replace(entry, pages=table_pages(records))
-    array = VerifiedArray(LocalPlace(tmp_path), name, lying, files, decoder(lying))
+    changed = replace(entry, pages=table_pages(records))
+    array = VerifiedArray(LocalFolder(tmp_path), name, changed, files, decoder(changed))
     for read in (lambda: array.read(20, 32), lambda: array.read_many([(0, 3), (20, 40)])):
-        with pytest.raises(StoreError, match=f"chunks-x.bin lies: {message}"):
+        with pytest.raises(StoreError, match=f"chunks-x.bin is invalid: {message}"):
             read()
 
 
-def test_table_that_lies__of_bytes_of_plain_chunks_is_named(tmp_path):
+def test_invalid_table__with_wrong_bytes_of_plain_chunks_is_named(tmp_path):
     name, entry, files = written(tmp_path, [np.arange(40)], chunk=8, per_file=9)
     table = tmp_path / table_key(name)
     records = with_field("nbytes", 1, lambda x: x - 8)(np.frombuffer(table.read_bytes(), RECORD))
     table.write_bytes(records.tobytes())
-    lying = replace(entry, pages=table_pages(records))
-    array = VerifiedArray(LocalPlace(tmp_path), name, lying, files, decoder(lying))
-    with pytest.raises(StoreError, match=r"lies: chunk 1 of page 0 of x has 56 bytes, not 64"):
+    changed = replace(entry, pages=table_pages(records))
+    array = VerifiedArray(LocalFolder(tmp_path), name, changed, files, decoder(changed))
+    with pytest.raises(
+        StoreError, match=r"is invalid: chunk 1 of page 0 of x has 56 bytes, expected 64"
+    ):
         array.read(30, 31)

@@ -1,7 +1,7 @@
-"""Append-only writing of one array: whole chunks to its current file, the rest kept until later.
+"""Append-only writing of one array: full chunks go to the current file, the rest stays in memory.
 
-All state is small and explicit (:meth:`ArrayWriter.state`), so that a writer can stop after any
-part and go on from there: what was written beyond the state is cut off again.
+:meth:`ArrayWriter.state` returns a small state, so that writing can stop after any part and resume
+there. Resuming truncates the bytes that were written after the state was saved.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from streammiml.bags.layout import PAGE_RECORDS, RECORD, ArrayEntry
 
 Encode = Callable[[NDArray[Any]], bytes]
 Close = Callable[[str, Path, int, int], None]
-"""Called with (key, path, bytes, crc32c) of each file that is complete."""
+"""Called with (key, path, bytes, crc32c) of each complete file."""
 
 
 class ArrayWriter:
-    """Elements in, chunks of ``chunk`` elements out, ``shard_chunks`` of them to a file.
+    """Writes elements as chunks of ``chunk`` elements, ``shard_chunks`` chunks to a file.
 
-    ``key`` names the files; ``ending`` gives the bytes that close one (the shard's index), from
-    the (offset, bytes) of its chunks. Without it the last chunk is left short instead of padded.
-    Where bytes are values, every ``piece`` elements have a record and a checksum of their own: a
-    read fetches those that it needs, not whole chunks.
+    An element has ``width`` values. ``key`` returns the key of a file, given its number. ``ending``
+    makes the last bytes of a file (the index of a shard) from the (offset, bytes) of its chunks;
+    without ``ending`` the last chunk is not padded. In uncompressed arrays every ``piece`` elements
+    have their own record and checksum, so that a read need not fetch full chunks.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class ArrayWriter:
         if getattr(self, "_file", None) is not None:
             self._file.close()
 
-    # State: what a journal keeps.
+    # State, which the journal saves.
 
     def state(self) -> tuple[dict[str, Any], bytes]:
-        """Everything needed to go on, as numbers and as the bytes of the unfinished chunk."""
+        """State for :meth:`restore`: numbers, and the bytes of the unfinished chunk."""
         if self._file is not None:
             self._file.flush()
         numbers = {
@@ -82,7 +82,7 @@ class ArrayWriter:
         return numbers, self._rest.tobytes()
 
     def restore(self, numbers: dict[str, Any], rest: bytes) -> None:
-        """Go back to a state: what was written later is cut off."""
+        """Roll back to a state: truncate everything that was written later."""
         self.length, self._n_chunks = numbers["length"], numbers["n_chunks"]
         self._offset, self._crc = numbers["offset"], numbers["crc"]
         self._slots = [(offset, size) for offset, size in numbers["slots"]]
@@ -94,11 +94,11 @@ class ArrayWriter:
             self._file.seek(self._offset)
 
     def file_at(self, numbers: dict[str, Any]) -> tuple[Path, int, int]:
-        """Path, bytes and crc32c of the file that was being written at a state."""
+        """Path, bytes and crc32c of the file that was open when a state was saved."""
         return self._root / self._key(numbers["n_files"]), numbers["offset"], numbers["crc"]
 
     def take_records(self) -> bytes:
-        """Records of the chunks written since the last call."""
+        """Return the records of the chunks written since the last call."""
         raw = np.array(self._records, RECORD).tobytes()
         self._records = []
         return raw
@@ -106,7 +106,7 @@ class ArrayWriter:
     # Writing.
 
     def append(self, values: NDArray[Any]) -> None:
-        """Add elements; whole chunks leave memory."""
+        """Add elements; write all full chunks."""
         flat = np.ascontiguousarray(values, self.dtype).reshape(-1)
         self.length += len(flat) // self.width
         per_chunk = self.chunk * self.width
@@ -117,12 +117,12 @@ class ArrayWriter:
             if len(self._rest) < per_chunk:
                 return
             self._write(self._rest)
-        whole = len(flat) // per_chunk * per_chunk
-        self._write(flat[:whole])
-        self._rest = flat[whole:].copy()
+        full = len(flat) // per_chunk * per_chunk
+        self._write(flat[:full])
+        self._rest = flat[full:].copy()
 
     def finish(self) -> None:
-        """Write what is left, and close the last file."""
+        """Write the unfinished chunk, and close the last file."""
         if len(self._rest):
             rest = self._rest
             if self._ending is not None:
@@ -133,7 +133,7 @@ class ArrayWriter:
         self._close()
 
     def _write(self, values: NDArray[Any], *, last: bool = False) -> None:
-        """Chunks that lie end to end in ``values``; several at a time where bytes are values."""
+        """Write the chunks in ``values``; several uncompressed chunks at a time."""
         per_chunk = self.chunk * self.width
         at = 0
         while at < len(values):
@@ -150,7 +150,7 @@ class ArrayWriter:
             self._put(raw, sizes)
 
     def _put(self, raw: memoryview, sizes: list[int]) -> None:
-        """Write chunks of these sizes, and a record for each, or for each of its pieces."""
+        """Write chunks of these sizes, with a record for each chunk or each of its pieces."""
         if self._file is None:
             self._path().parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path().open("wb", buffering=0)
@@ -164,9 +164,9 @@ class ArrayWriter:
                 part = raw[at : min(at + piece, begin + size)]
                 count = min(step, self.length - first)
                 if count > 0:
-                    place = self._offset + at
+                    offset = self._offset + at
                     self._records.append(
-                        (first, place, count, len(part), crc32c(part), self._n_files)
+                        (first, offset, count, len(part), crc32c(part), self._n_files)
                     )
                 first += step
             self._n_chunks += 1
@@ -176,6 +176,7 @@ class ArrayWriter:
             self._close()
 
     def _emit(self, raw: memoryview) -> None:
+        """Append bytes to the current file."""
         done = 0
         while done < len(raw):
             done += self._file.write(raw[done:])
@@ -183,6 +184,7 @@ class ArrayWriter:
         self._offset += len(raw)
 
     def _close(self) -> None:
+        """Complete, sync and close the current file, if any."""
         if self._file is None:
             return
         if self._ending is not None:
@@ -196,16 +198,17 @@ class ArrayWriter:
         self._n_files += 1
 
     def _path(self) -> Path:
+        """Path of the current file."""
         return self._root / self._key(self._n_files)
 
     def entry(self, coding: str, pages: list[list[int]]) -> ArrayEntry:
-        """The array as the manifest describes it."""
+        """Describe the array for the manifest."""
         return ArrayEntry(
             dtype=self.dtype.name, length=self.length, width=self.width, coding=coding, pages=pages
         )
 
 
 def table_pages(table: NDArray[np.void]) -> list[list[int]]:
-    """(crc32c, first element, records) of each page of a table of chunks."""
+    """(crc32c, first element, records) of each page of a chunk table."""
     pages = (table[at : at + PAGE_RECORDS] for at in range(0, len(table), PAGE_RECORDS))
     return [[crc32c(page.tobytes()), int(page["first"][0]), len(page)] for page in pages]

@@ -1,4 +1,4 @@
-"""What may enter a store, and in which words the rest is refused."""
+"""Validation: blocks that may be written, and the messages that refuse others."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -9,31 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec, backend_of, clean
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.validate import StoreSpec, backend_of, clean
 from streammiml.errors import StoreError, StreammimlError
 from tests.stores import as_sparse, assert_equal, assert_same, made_block, plain
 from tests.strategies import corpora
 
 
 def block_of(rows, labels=None, **more) -> BagBlock:
-    """One bag a row."""
+    """A block in which every bag has one row."""
     rows = np.asarray(rows)
     labels = [[]] * len(rows) if labels is None else labels
     return BagBlock.from_bags([rows[i : i + 1] for i in range(len(rows))], labels, **more)
 
 
-def spec_of(**said) -> StoreSpec:
-    return StoreSpec(**{"n_features": 2, **said})
+def spec_of(**settings) -> StoreSpec:
+    return StoreSpec(**{"n_features": 2, **settings})
 
 
 @given(corpus=corpora())
-def test_clean__leaves_alone_what_is_clean(corpus):
-    found, dropped = clean(corpus.block, corpus.spec, "x")
+def test_clean__does_not_change_valid_blocks(corpus):
+    cleaned, dropped = clean(corpus.block, corpus.spec, "x")
     assert dropped == 0
-    assert_same(found, corpus.block)
-    assert found.bag_ids == corpus.block.bag_ids
+    assert_same(cleaned, corpus.block)
+    assert cleaned.bag_ids == corpus.block.bag_ids
 
 
 @given(corpus=corpora(), seed=st.integers(0, 99))
@@ -54,26 +54,26 @@ def test_clean__sorts_labels_and_columns_within_their_groups(corpus, seed):
 
 
 def test_clean__brings_values_into_the_stored_type():
-    found, _ = clean(block_of([[1.1, 2.0]]), spec_of(), "x")
-    assert_equal(found.rows, np.array([[1.1, 2.0]], np.float32), "rows")
-    found, _ = clean(block_of([[1.0, 255.0]]), spec_of(dtype="uint8"), "x")
-    assert_equal(found.rows, np.array([[1, 255]], np.uint8), "rows")
+    cleaned, _ = clean(block_of([[1.1, 2.0]]), spec_of(), "x")
+    assert_equal(cleaned.rows, np.array([[1.1, 2.0]], np.float32), "rows")
+    cleaned, _ = clean(block_of([[1.0, 255.0]]), spec_of(dtype="uint8"), "x")
+    assert_equal(cleaned.rows, np.array([[1, 255]], np.uint8), "rows")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_clean__brings_numbers_into_the_order_of_bytes_of_the_machine(sparse):
+def test_clean__converts_to_the_byte_order_of_the_machine(sparse):
     block = block_of(np.array([[1.5, 2], [3, 4]], np.float32))
     rows = as_sparse(block).rows if sparse else block.rows.astype(">f4")
     block = replace(block, rows=replace(rows, values=rows.values.astype(">f4")) if sparse else rows)
-    found, _ = clean(block, spec_of(sparse=sparse), "x")
-    values = found.rows.values if sparse else found.rows
+    cleaned, _ = clean(block, spec_of(sparse=sparse), "x")
+    values = cleaned.rows.values if sparse else cleaned.rows
     assert values.dtype.isnative
     assert values.reshape(-1).tolist() == [1.5, 2, 3, 4]
-    found, _ = clean(block_of([[True, False]]), spec_of(dtype="int8"), "x")
-    assert_equal(found.rows, np.array([[1, 0]], np.int8), "rows")
+    cleaned, _ = clean(block_of([[True, False]]), spec_of(dtype="int8"), "x")
+    assert_equal(cleaned.rows, np.array([[1, 0]], np.int8), "rows")
 
 
-def test_clean__drops_empty_bags_if_told_and_counts_them():
+def test_clean__drops_and_counts_empty_bags_on_request():
     block = made_block(3)
     ends = block.bag_offsets
     gaps = replace(
@@ -85,15 +85,15 @@ def test_clean__drops_empty_bags_if_told_and_counts_them():
         label_indices=np.array([3, *block.label_indices], np.int32),
         bag_ids=["none", *block.bag_ids[:2], "none either", block.bag_ids[2]],
     )
-    said = {"row_labels": True, "bag_ids": True, "n_features": 3}
-    found, dropped = clean(gaps, StoreSpec(**said, empty_bags="drop"), "x")
+    settings = {"row_labels": True, "bag_ids": True, "n_features": 3}
+    cleaned, dropped = clean(gaps, StoreSpec(**settings, empty_bags="drop"), "x")
     assert dropped == 2
-    assert_same(found, block)
-    assert found.bag_ids == block.bag_ids
+    assert_same(cleaned, block)
+    assert cleaned.bag_ids == block.bag_ids
     with pytest.raises(
         StoreError, match=r"x: 2 bags have no rows, the first is bag 'none'; --empty-bags drop"
     ):
-        clean(gaps, StoreSpec(**said), "x")
+        clean(gaps, StoreSpec(**settings), "x")
 
 
 REFUSED = {
@@ -174,22 +174,22 @@ REFUSED = {
     "row labels lacking": (
         block_of([[0, 1]]),
         {"row_labels": True},
-        "x: the block lacks row labels, the store",
+        "x: the block lacks row labels, but the store was begun with row labels",
     ),
     "row labels unasked": (
         block_of([[0, 1]], row_labels=[[0]]),
         {},
-        "x: the block has row labels, the store",
+        "x: the block has row labels, but the store was begun without",
     ),
     "ids lacking": (
         block_of([[0, 1]]),
         {"bag_ids": True},
-        "x: the block lacks bag ids, the store was begun",
+        "x: the block lacks bag ids, but the store was begun with bag ids",
     ),
     "ids unasked": (
         block_of([[0, 1]], bag_ids=["a"]),
         {},
-        "x: the block has bag ids, the store was begun",
+        "x: the block has bag ids, but the store was begun without",
     ),
     "ids too few": (
         replace(block_of([[0, 1]]), bag_ids=[]),
@@ -251,25 +251,25 @@ REFUSED = {
     "sparse rows": (
         as_sparse(block_of([[0, 1]])),
         {},
-        "x: rows are sparse, the store was begun dense",
+        "x: rows are sparse, but the store was begun dense",
     ),
     "dense rows": (
         block_of([[0, 1]]),
         {"sparse": True},
-        "x: rows are dense, the store was begun sparse",
+        "x: rows are dense, but the store was begun sparse",
     ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_block__is_refused_with_its_place(case):
-    block, said, message = REFUSED[case]
+def test_block__is_refused_with_bag_and_row(case):
+    block, settings, message = REFUSED[case]
     with pytest.raises(StoreError, match=message):
-        clean(block, spec_of(**said), "x")
+        clean(block, spec_of(**settings), "x")
 
 
 def sparse_block(offsets, columns, values) -> BagBlock:
-    """One bag a row, sparse."""
+    """A sparse block in which every bag has one row."""
     rows = SparseRows(np.array(offsets), np.array(columns), np.array(values), 4)
     n = len(offsets) - 1
     return BagBlock(np.arange(n + 1), rows, np.zeros(n + 1, np.int64), np.empty(0, np.int32))
@@ -310,14 +310,14 @@ SPARSE_REFUSED = {
 
 
 @pytest.mark.parametrize("case", SPARSE_REFUSED)
-def test_sparse_block__is_refused_with_its_place(case):
+def test_sparse_block__is_refused_with_bag_and_row(case):
     block, message = SPARSE_REFUSED[case]
     with pytest.raises(StoreError, match=message):
         clean(block, StoreSpec(n_features=4, sparse=True), "x")
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         ({"n_features": 0}, "n_features must be 1 to 4294967296, got 0"),
         ({"n_features": 2**32 + 1}, "n_features must be 1 to 4294967296, got 4294967297"),
@@ -330,13 +330,13 @@ def test_sparse_block__is_refused_with_its_place(case):
         ({"chunk_bytes": 0}, "chunk_bytes must be at least 1, got 0"),
         ({"label_names": ("a", "b"), "n_labels": 3}, "2 label names were given for 3 labels"),
         ({"feature_names": ("a",)}, "1 feature names were given for 2 features"),
-        ({"label_names": ("a", "b", "a")}, "two labels have one name: 'a'"),
-        ({"feature_names": ("b", "b")}, "two features have one name: 'b'"),
+        ({"label_names": ("a", "b", "a")}, "two labels have the same name: 'a'"),
+        ({"feature_names": ("b", "b")}, "two features have the same name: 'b'"),
     ],
 )
-def test_spec__is_refused_where_it_is_made(said, message):
+def test_spec__is_refused_where_it_is_made(settings, message):
     with pytest.raises(StreammimlError, match=message):
-        spec_of(**said)
+        spec_of(**settings)
 
 
 def test_codec__is_none_for_dense_floats_and_lz4_for_the_rest():
@@ -347,7 +347,7 @@ def test_codec__is_none_for_dense_floats_and_lz4_for_the_rest():
         assert spec_of(dtype=dtype, codec="zstd").resolved_codec == "zstd"
 
 
-def test_backend__is_told_by_the_suffix():
+def test_backend__is_chosen_by_the_suffix():
     assert backend_of("a/b.zarr") == "zarr"
     assert backend_of("s3://x/b.parquet/") == "parquet"
     with pytest.raises(StoreError, match=r"b.h5: a store's name ends in .zarr or .parquet"):
@@ -356,5 +356,5 @@ def test_backend__is_told_by_the_suffix():
 
 def test_clean__takes_a_block_without_bags():
     empty = plain(made_block()).slice(0, 0)
-    found, dropped = clean(empty, StoreSpec(n_features=3), "x")
-    assert (len(found), dropped) == (0, 0)
+    cleaned, dropped = clean(empty, StoreSpec(n_features=3), "x")
+    assert (len(cleaned), dropped) == (0, 0)

@@ -1,16 +1,16 @@
-"""What a conversion keeps beside the store until it is complete: spooled parts, logs, a lock.
+"""Files of the staging folder: spooled parts, journals, and append-only logs.
 
-A spooled part is one file of arrays with a checksum, renamed into place when whole. It need not
-be synced: after a power cut a torn one fails its checksum and counts as never written.
+A spooled part holds the bags of a Zarr part until they are appended to the arrays, or the index of
+a Parquet part. A spooled part or a journal is one file of arrays with a checksum, renamed when it
+is complete. Syncing is not necessary: a file that a power cut left incomplete fails its checksum
+and counts as missing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import struct
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,38 @@ import safetensors.numpy
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from streammiml._base.platform import lock_file
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.errors import StoreError
+from streammiml.bags.ids import split_names
 
 Arrays = dict[str, NDArray[Any]]
+SUBFOLDERS = ("store", "parts", "logs")
+JOURNAL, SYNCED_JOURNAL = "journal", "journal.synced"
+
+
+def part_path(staging: Path, number: int) -> Path:
+    """File of a spooled part."""
+    return staging / "parts" / f"part-{number:08d}"
+
+
+def n_spooled(staging: Path) -> int:
+    """Highest number of a spooled part, plus one; 0 if there is none."""
+    parts = (staging / "parts").glob("part-" + "[0-9]" * 8)
+    return max((int(path.name[5:]) + 1 for path in parts), default=0)
 
 
 def save_arrays(path: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
-    """Write arrays and JSON facts as one checked file, whole or not at all."""
-    kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    raw = safetensors.numpy.save(kept, {"facts": json.dumps(facts, sort_keys=True)})
-    beside = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with beside.open("wb") as file:
+    """Write arrays and JSON facts as one file with a checksum, completely or not at all."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    raw = safetensors.numpy.save(contiguous, {"facts": json.dumps(facts, sort_keys=True)})
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
         file.write(struct.pack("<I", crc32c(raw)))
         file.write(raw)
-    beside.replace(path)
+    partial.replace(path)
 
 
 def load_arrays(path: Path) -> tuple[Arrays, dict[str, Any]] | None:
-    """What :func:`save_arrays` wrote; None if the file is missing or not whole."""
+    """Read a file of :func:`save_arrays`; None if the file is missing or incomplete."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -53,7 +65,7 @@ def load_arrays(path: Path) -> tuple[Arrays, dict[str, Any]] | None:
 
 
 def block_arrays(block: BagBlock) -> Arrays:
-    """A block as named arrays; :func:`block_from` is the inverse."""
+    """Arrays of a block by their names in a store; :func:`block_from` is the inverse."""
     arrays: Arrays = {
         "bag_offsets": block.bag_offsets,
         "label_offsets": block.label_offsets,
@@ -74,7 +86,7 @@ def block_arrays(block: BagBlock) -> Arrays:
 
 
 def block_from(arrays: Arrays, n_features: int) -> BagBlock:
-    """The block that :func:`block_arrays` took apart."""
+    """Make a block from the arrays of :func:`block_arrays`."""
     rows: NDArray[Any] | SparseRows
     if "rows" in arrays:
         rows = arrays["rows"]
@@ -93,14 +105,8 @@ def block_from(arrays: Arrays, n_features: int) -> BagBlock:
     )
 
 
-def split_names(offsets: NDArray[np.int64], raw: NDArray[np.uint8]) -> list[str]:
-    """Strings from their bytes end to end; ``offsets`` begin at 0."""
-    whole, ends = raw.tobytes(), offsets.tolist()
-    return [whole[a:b].decode() for a, b in pairwise(ends)]
-
-
 class AppendLog:
-    """A file that only grows; what lies behind its last known state is cut off on going back."""
+    """An append-only file; :meth:`restore` rolls it back to an earlier state."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._size, self._crc = path, 0, 0
@@ -117,47 +123,16 @@ class AppendLog:
         self._size, self._crc = self._size + len(raw), crc32c(raw, self._crc)
 
     def state(self) -> list[int]:
-        """Bytes and crc32c."""
+        """Number of bytes and their crc32c."""
         return [self._size, self._crc]
 
     def restore(self, state: list[int]) -> None:
-        """Go back to a state."""
+        """Roll back to a state: the next append truncates the file there."""
         self._size, self._crc = state
 
     def content(self) -> bytes:
-        """All bytes up to the last known state."""
+        """All bytes up to the current state."""
         if not self._size:
             return b""
         with self.path.open("rb") as file:
             return file.read(self._size)
-
-
-class Lock:
-    """One owner a folder; the operating system lets go of it when the owner dies."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        # The package filelock does not serve here: it empties the file before it has the lock, and
-        # with it the name of the owner, which the error below tells.
-        self._path, self._file = path, path.open("a+")
-        if not lock_file(self._file):
-            self._file.seek(0)
-            owner = self._file.read().strip() or "another process"
-            self._file.close()
-            raise StoreError(f"{what} is being written by {owner}; wait for it or stop it")
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._file.flush()
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether what is locked still lies where others look for it."""
-        mine = os.fstat(self._file.fileno())
-        try:
-            there = self._path.stat()
-        except FileNotFoundError:
-            return False
-        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-
-    def release(self) -> None:
-        """Let others in."""
-        self._file.close()

@@ -1,7 +1,7 @@
 """A store under a URL: object stores and HTTP servers, through obstore.
 
-Every request has a deadline, and failures that may pass are tried again for a number of seconds
-(``STREAMMIML_STORE_SECONDS``, 60 by default); then there is an error that names the object.
+Every request has a deadline. Transient failures are retried for a number of seconds
+(``STREAMMIML_STORE_SECONDS``, 60 by default); then an error that names the object is raised.
 """
 
 from __future__ import annotations
@@ -16,27 +16,36 @@ from pathlib import Path
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    GenericError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import from_url
 
-from streammiml.bags.place import Unreadable
+from streammiml.bags.file_errors import MissingFile, Unreadable
 from streammiml.errors import StoreError, StreammimlError
 
 SECONDS_VARIABLE = "STREAMMIML_STORE_SECONDS"
 SECONDS = 60.0
-# Sending has more time than fetching: uplinks are slow, and several pieces share one.
+# An upload may take this many times longer than a download: uplinks are slow, and several pieces
+# are uploaded at the same time.
 WRITE_FACTOR = 5
-# What one request fetches at most, so that the deadline is one of bytes a second, not of a size.
+# Limit in bytes of one request, so that large objects do not need a longer deadline.
 PIECE = 8 << 20
-SENT_AT_ONCE = 4
+UPLOADS_AT_ONCE = 4
 
+# The line of an obstore error that describes the failed request.
 REQUEST = re.compile(
     r"Error performing (?P<method>[A-Z]+) (?P<server>\w+://[^/\s]+)(?P<path>\S*) in \S+?"
     r"(?:, after (?P<retries>\d+) retries.*?)?\s+- (?P<what>.*)",
     re.DOTALL,
 )
+# Words for kinds of errors in the debug output of obstore.
 KINDS = {"Timeout": "no answer in time", "TimedOut": "no answer in time"}
-# Where a machine in a cloud asks for its own credentials, when the environment holds none.
+# Paths from which a cloud machine requests credentials if the environment has none.
 CREDENTIAL_PATHS = (
     "/latest/api/token",
     "/latest/meta-data/",
@@ -58,35 +67,36 @@ ENDPOINTS = (
     "AZURE_STORAGE_ENDPOINT",
     "GOOGLE_BASE_URL",
 )
-# The library's threads begin with its first request, and a fork does not carry them along.
+# obstore starts its threads with the first request; a forked process does not inherit threads.
 _STARTED_IN: dict[str, int] = {}
 
 
-class RemotePlace:
+class ObjectFolder:
     """A prefix of an object store, or of an HTTP server (reading only)."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")
         self.seconds = deadline()
-        self._reading = object_store(self.name, self.seconds)
-        self._writing = object_store(self.name, self.seconds * WRITE_FACTOR)
+        self._reading = client_for(self.name, self.seconds)
+        self._writing = client_for(self.name, self.seconds * WRITE_FACTOR)
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer from the object, or raise Unreadable."""
+        """Read from ``offset`` until the buffer is full; raise Unreadable if that fails."""
         for at in range(0, len(buffer), PIECE):
             piece = buffer[at : at + PIECE]
-            got = self._fetch(key, (offset + at, offset + at + len(piece)))
-            if len(got) != len(piece):
-                raise Unreadable(f"is short: {len(got)} bytes came of {len(piece)}")
-            piece[:] = got
+            raw = self._fetch(key, (offset + at, offset + at + len(piece)))
+            if len(raw) != len(piece):
+                raise Unreadable(f"is short: got {len(raw)} bytes, expected {len(piece)}")
+            piece[:] = raw
 
     def read_all(self, key: str) -> bytes:
-        """The whole object, or Unreadable."""
+        """Read the whole object; raise Unreadable if that fails."""
         return bytes(self._fetch(key, None))
 
     def _fetch(self, key: str, span: tuple[int, int] | None) -> memoryview:
+        """Read the bytes of a half-open range, or the whole object if ``span`` is None."""
         begun = time.monotonic()
-        with self._asking(f"{self.name}/{key} cannot be read", self.seconds):
+        with self._explained(f"{self.name}/{key} cannot be read", self.seconds):
             try:
                 if span is None:
                     raw = obstore.get(self._reading, key).bytes()
@@ -94,53 +104,57 @@ class RemotePlace:
                     raw = obstore.get_range(self._reading, key, start=span[0], end=span[1])
                 return memoryview(raw).cast("B")
             except FileNotFoundError as error:
-                raise Unreadable(_missing(error)) from error
+                raise _missing(error) from error
             except (PermissionDeniedError, UnauthenticatedError):
                 raise
             except Exception as error:
-                if "NotPartial" in str(error) or "RangeNotSupported" in str(error):
+                if _lacks_ranges(error):
                     raise StoreError(
-                        f"{self.name}/{key} cannot be read: its server does not know ranges of "
-                        "bytes; serve the store by one that does"
+                        f"{self.name}/{key} cannot be read: its server does not support range "
+                        "requests; use a server that does"
                     ) from error
-                # What failed at once may be mended by one more try; else the time is used up.
+                # The caller retries Unreadable. A request that failed late is not retried, because
+                # its time is used up.
                 if time.monotonic() - begun < self.seconds / 4:
                     raise Unreadable(f"cannot be read: {_why(error)}") from error
                 raise
 
     def size(self, key: str) -> int | None:
-        """Bytes of the object; None when there is none."""
-        with self._asking(f"{self.name}/{key} cannot be read", self.seconds):
+        """Size of the object in bytes; None if there is no such object."""
+        with self._explained(f"{self.name}/{key} cannot be read", self.seconds):
             try:
                 return int(obstore.head(self._reading, key)["size"])
             except FileNotFoundError:
                 return None
 
     def files(self) -> list[str]:
-        """Every object below the prefix, sorted."""
+        """Keys of all objects below the prefix, sorted."""
         return sorted(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Every object below the prefix, with its bytes."""
+        """Size in bytes of each object below the prefix, by key."""
         if self.name.startswith(("http://", "https://")):
             raise StoreError(f"{self.name} cannot be listed: an http server has no list of files")
-        with self._asking(f"{self.name} cannot be listed", self.seconds):
+        with self._explained(f"{self.name} cannot be listed", self.seconds):
             pages = obstore.list(self._reading)
             return {str(entry["path"]): int(entry["size"]) for page in pages for entry in page}
 
     def forget(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection belongs to one object."""
 
     def put(self, key: str, source: Path) -> None:
-        """Write a file as an object, whole or not at all."""
-        with self._asking(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
-            obstore.put(self._writing, key, source, chunk_size=PIECE, max_concurrency=SENT_AT_ONCE)
+        """Upload a file as one object, completely or not at all."""
+        with self._explained(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
+            obstore.put(
+                self._writing, key, source, chunk_size=PIECE, max_concurrency=UPLOADS_AT_ONCE
+            )
 
     def create(self, key: str, content: bytes) -> bytes:
-        """Write an object unless there is one; returns what is there then, ours or the other."""
+        """Write an object unless it exists; return the content of the object afterwards."""
         begun = time.monotonic()
-        with self._asking(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
-            # The library does not try this again, since it may have been done; we can tell.
+        with self._explained(f"{self.name}/{key} cannot be written", self.seconds * WRITE_FACTOR):
+            # obstore does not retry a conditional write, because the failed attempt may have
+            # written the object. We can retry, because the caller compares contents.
             for pause in (0.1, 0.5, 2.0, None):
                 try:
                     obstore.put(self._writing, key, content, mode="create", use_multipart=False)
@@ -156,21 +170,23 @@ class RemotePlace:
             return content
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; one that is not there is no error."""
+        """Remove objects; keys of missing objects are ignored."""
         for key in keys:
-            with self._asking(f"{self.name}/{key} cannot be removed", self.seconds * WRITE_FACTOR):
+            with self._explained(
+                f"{self.name}/{key} cannot be removed", self.seconds * WRITE_FACTOR
+            ):
                 try:
                     obstore.delete(self._writing, key)
                 except FileNotFoundError:
                     continue
 
     @contextmanager
-    def _asking(self, failure: str, seconds: float) -> Iterator[None]:
-        """Turn what the library raises into one line that says what to do."""
+    def _explained(self, failure: str, seconds: float) -> Iterator[None]:
+        """Turn an error of obstore into a StoreError that says what to do."""
         if _STARTED_IN.setdefault("process", os.getpid()) != os.getpid():
             raise StoreError(
                 f"{failure}: this process was forked from one that used a URL before, and would "
-                "hang; start processes by spawn or forkserver"
+                "hang; start processes with spawn or forkserver"
             )
         begun = time.monotonic()
         try:
@@ -189,11 +205,11 @@ class RemotePlace:
             raise StoreError(f"{failure}: {why}") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemotePlace, (self.name,)
+        return ObjectFolder, (self.name,)
 
 
 def deadline() -> float:
-    """Seconds that fetching one piece may take, tries again included."""
+    """Seconds that one request may take, retries included."""
     text = os.environ.get(SECONDS_VARIABLE, "")
     try:
         seconds = float(text or SECONDS)
@@ -204,13 +220,14 @@ def deadline() -> float:
     return seconds
 
 
-def object_store(url: str, seconds: float) -> Any:
-    """The client for a URL; whatever happens, it answers or fails within ``seconds``, about."""
+def client_for(url: str, seconds: float) -> Any:
+    """Make an obstore client whose requests end within about ``seconds``, whatever happens."""
 
-    def share(of: float) -> timedelta:
-        return timedelta(seconds=of * seconds)
+    def share(fraction: float) -> timedelta:
+        return timedelta(seconds=fraction * seconds)
 
-    # The last try begins at 0.6 of the time or before, after a pause of at most 0.1.
+    # The last attempt begins before 0.6 of the time is over, after a pause of at most 0.1, and
+    # takes at most 0.3.
     try:
         return from_url(
             url,
@@ -230,39 +247,51 @@ def object_store(url: str, seconds: float) -> Any:
 
 
 def _plain_http(url: str) -> bool:
-    """Whether a connection may go without TLS: only where the user says http, or allows it."""
-    said = [url, *(os.environ.get(name, "") for name in ENDPOINTS)]
+    """Tell whether the user allows connections without TLS, by an http URL or a variable."""
+    urls = [url, *(os.environ.get(name, "") for name in ENDPOINTS)]
     allowed = [os.environ.get(f"{cloud}_ALLOW_HTTP", "") for cloud in ("AWS", "AZURE", "GOOGLE")]
-    return any(text.startswith("http://") for text in said) or any(
+    return any(text.startswith("http://") for text in urls) or any(
         text.lower() in ("1", "true") for text in allowed
     )
 
 
-def _missing(error: Exception) -> str:
-    """Why there is no such object: as a rule it is just missing, but the bucket may be, too."""
-    text = str(error)
-    return "is missing: there is no such bucket" if "NoSuchBucket" in text else "is missing"
+def _missing(error: FileNotFoundError) -> Unreadable:
+    """Tell a missing object from a missing bucket, for which obstore has no exception class."""
+    if "NoSuchBucket" in str(error):
+        return Unreadable("is missing: there is no such bucket")
+    return MissingFile()
+
+
+def _lacks_ranges(error: Exception) -> bool:
+    """Tell whether a server ignored the requested byte range.
+
+    For HTTP servers, obstore 0.12 raises NotSupportedError. For object stores it raises
+    GenericError, and only the debug output in its message names the cause.
+    """
+    if not isinstance(error, GenericError):
+        return isinstance(error, NotSupportedError)
+    return any(cause in str(error) for cause in ("NotPartial", "RangeNotSupported"))
 
 
 def _why(error: BaseException) -> str:
-    """One short line out of an error of the library, which says everything it knows on many."""
+    """Shorten the message of an obstore error, which has many lines, to one line."""
     text, _, dump = str(error).partition("\n\nDebug source:")
-    found = REQUEST.search(text)
-    if found and any(mark in found["path"] for mark in CREDENTIAL_PATHS):
+    request = REQUEST.search(text)
+    if request and any(path in request["path"] for path in CREDENTIAL_PATHS):
         return NO_CREDENTIALS
     if "Account must be specified" in text:
         return "no account is named: set AZURE_STORAGE_ACCOUNT_NAME"
-    what = found["what"] if found else text
-    said = re.search(r"<Message>(.*?)</Message>", what, re.DOTALL)
-    status = re.search(r"status code: (\d+[^:<]*)", what)
-    if said or status:
-        parts = [status[1].strip() if status else "", said[1].strip() if said else ""]
-        what = ", ".join(part for part in parts if part)
+    cause = request["what"] if request else text
+    message = re.search(r"<Message>(.*?)</Message>", cause, re.DOTALL)
+    status = re.search(r"status code: (\d+[^:<]*)", cause)
+    if message or status:
+        parts = [status[1].strip() if status else "", message[1].strip() if message else ""]
+        cause = ", ".join(part for part in parts if part)
     elif causes := re.findall(r'message: "([^"]+)"', dump):
-        what = causes[-1]
-    elif kinds := [text for kind, text in KINDS.items() if kind in dump]:
-        what = kinds[0]
-    if found:
-        tries = f" after {int(found['retries']) + 1} tries" if found["retries"] else ""
-        what = f"{found['method']} {found['server']}: {what}{tries}"
-    return " ".join(what.split())[:300] or type(error).__name__
+        cause = causes[-1]
+    elif explanations := [words for kind, words in KINDS.items() if kind in dump]:
+        cause = explanations[0]
+    if request:
+        tries = f" after {int(request['retries']) + 1} tries" if request["retries"] else ""
+        cause = f"{request['method']} {request['server']}: {cause}{tries}"
+    return " ".join(cause.split())[:300] or type(error).__name__

@@ -1,7 +1,6 @@
-"""Ranges of files, in the page cache or not: the same bytes, whichever way they come."""
+"""Ranges of files: the same bytes, read through the page cache or bypassing it."""
 
 import ctypes
-import gc
 import mmap
 import os
 import shutil
@@ -14,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streammiml.bags import cold, place
+from streammiml.bags import page_cache
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
-from streammiml.bags.cold import OpenFile
+from streammiml.bags.page_cache import OpenFile
 from streammiml.bags.store import open_store
+from streammiml.bags.validate import StoreSpec
 from streammiml.errors import StoreError
 from tests.stores import BACKENDS, write_parts, write_store
 
@@ -86,7 +85,7 @@ def in_cache(path):
         return float((pages & 1).mean())
 
 
-def test_read__past_the_cache_leaves_it_empty(path):
+def test_read__bypassing_the_cache_leaves_it_empty(path):
     forget(path)
     if in_cache(path) > 0.5:
         pytest.skip("this file system keeps files in memory")
@@ -96,20 +95,20 @@ def test_read__past_the_cache_leaves_it_empty(path):
     assert in_cache(path) < 0.1
 
 
-def test_read__through_the_cache_has_all_of_it_soon(path):
-    """One read of each stretch, and the rest of it comes along."""
+def test_read__through_the_cache_soon_caches_the_whole_file(path):
+    """A short read in each STRETCH bytes is enough: the system reads the rest of them."""
     forget(path)
     file = OpenFile(path, bypass=False)
-    for offset in range(0, SIZE, cold.STRETCH):
-        read(file, offset, cold.COLD_BYTES)
+    for offset in range(0, SIZE, page_cache.STRETCH):
+        read(file, offset, page_cache.COLD_BYTES)
     for _ in range(1200):
         if in_cache(path) == 1:
             return
         time.sleep(0.05)
-    pytest.fail("the cache has not been asked for all of the file")
+    pytest.fail("the cache does not hold all of the file")
 
 
-def test_read__falls_back_where_the_file_system_knows_no_other_way(path, monkeypatch):
+def test_read__falls_back_where_the_file_system_cannot_bypass_the_cache(path, monkeypatch):
     real = os.open
 
     def refusing(where, flags, *rest, **more):
@@ -134,7 +133,7 @@ def test_read__by_several_threads_at_once_leaves_no_descriptor_open(path):
 
         def long_read(file=file, start=start):
             start.wait()
-            read(file, 0, cold.COLD_BYTES)
+            read(file, 0, page_cache.COLD_BYTES)
 
         threads = [threading.Thread(target=long_read) for _ in range(8)]
         for thread in threads:
@@ -146,33 +145,33 @@ def test_read__by_several_threads_at_once_leaves_no_descriptor_open(path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_opening__that_looked_at_a_file_lets_it_be_read_past_the_cache(
+def test_opening__does_not_keep_later_reads_from_bypassing_the_cache(
     tmp_path, monkeypatch, backend
 ):
-    """Footers are looked at when a Parquet store is opened, before anything is known of it."""
+    """Opening a Parquet store reads footers before the size of the store is known."""
     rows = np.ones((1000, 32), np.float32)
     write_store(tmp_path / f"x.{backend}", BagBlock.from_bags([rows], [[0]]))
     monkeypatch.setenv("STREAMMIML_DIRECT", "always")
     store = open_store(tmp_path / f"x.{backend}")
-    past, real = [], os.open
+    bypassed, real = [], os.open
 
-    def noting(where, flags, *rest, **more):
+    def recording(where, flags, *rest, **more):
         if flags & os.O_DIRECT:
-            past.append(str(where))
+            bypassed.append(str(where))
         return real(where, flags, *rest, **more)
 
-    monkeypatch.setattr(os, "open", noting)
+    monkeypatch.setattr(os, "open", recording)
     np.testing.assert_array_equal(store.read(0, 1).rows, rows)
     data = [file for file, _, _ in store.manifest.files if "rows" in file or backend == "parquet"]
-    assert str(tmp_path / f"x.{backend}" / data[0]) in past
+    assert str(tmp_path / f"x.{backend}" / data[0]) in bypassed
 
 
-def test_read__is_plain_when_told_so(path, monkeypatch):
+def test_read__is_ordinary_if_bypassing_is_forbidden(path, monkeypatch):
     monkeypatch.setenv("STREAMMIML_DIRECT", "0")
     monkeypatch.setattr(os, "posix_fadvise", None)
     file = OpenFile(path, bypass=True)
     np.testing.assert_array_equal(read(file, 4096, 1 << 20), WHOLE[4096 : 4096 + (1 << 20)])
-    assert not cold.may_bypass()
+    assert not page_cache.may_bypass()
 
 
 def test_read__fails_where_the_disk_does(path, monkeypatch):
@@ -184,9 +183,9 @@ def test_read__fails_where_the_disk_does(path, monkeypatch):
         read(OpenFile(path, bypass=True), 0, 1 << 20)
 
 
-def test_outgrows_cache__is_said_of_what_the_machine_could_not_hold():
-    assert cold.outgrows_cache(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    assert not cold.outgrows_cache(1)
+def test_outgrows_cache__is_true_of_stores_larger_than_memory():
+    assert page_cache.outgrows_cache(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    assert not page_cache.outgrows_cache(1)
 
 
 PARTS = [
@@ -221,8 +220,8 @@ def test_store__gives_the_same_bags_past_the_cache_and_through_it(
     for file in path.rglob("*"):
         if file.is_file():
             forget(file)
-    found = open_store(path).read_ranges(ranges)
-    for (start, stop), block in zip(ranges, found, strict=True):
+    blocks = open_store(path).read_ranges(ranges)
+    for (start, stop), block in zip(ranges, blocks, strict=True):
         np.testing.assert_array_equal(block.rows, rows[3000 * start : 3000 * stop])
 
 
@@ -231,9 +230,9 @@ def test_store__gives_the_same_bags_past_the_cache_and_through_it(
 def test_store__refuses_damage_whichever_way_it_is_read(
     three_files, tmp_path, monkeypatch, way, harm
 ):
-    whole, _ = three_files
+    intact, _ = three_files
     path = tmp_path / "x.zarr"
-    shutil.copytree(whole, path)
+    shutil.copytree(intact, path)
     rows = sorted(file for file in (path / "rows").rglob("*") if file.stat().st_size > 100_000)
     raw = bytearray(rows[-1].read_bytes())
     at = len(raw) * 7 // 8
@@ -244,20 +243,3 @@ def test_store__refuses_damage_whichever_way_it_is_read(
     with pytest.raises(StoreError, match=rf"{rows[-1].name} .*; restore the file"):
         store.read_ranges([(0, 2), (10, 12)])
     assert len(store.read_ranges([(0, 2)])[0].rows) == 6000
-
-
-def test_stores__share_the_files_that_may_be_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "OPEN_FILES", 3 * place.FEWEST_FILES)
-    for i in range(20):
-        (tmp_path / f"{i}").write_bytes(b"abc")
-    gc.collect()
-    folders = [place.LocalPlace(tmp_path) for _ in range(3)]
-    before = open_descriptors()
-    for folder in folders:
-        for i in range(20):
-            buffer = bytearray(3)
-            folder.read_into(f"{i}", 0, memoryview(buffer))
-            assert buffer == b"abc"
-    assert open_descriptors() - before <= 3 * place.FEWEST_FILES
-    del folders, folder
-    assert open_descriptors() <= before

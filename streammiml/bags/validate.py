@@ -1,4 +1,4 @@
-"""What may enter a store: blocks are checked and brought into the store's types, or refused."""
+"""Validation: check blocks before they enter a store, and convert them to its types."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.layout import BACKENDS, CHUNK_BYTES, CODECS, MAX_FEATURES, ROW_DTYPES
-from streammiml.errors import StoreError, unknown
+from streammiml.bags.layout import CHUNK_BYTES, CODECS, FORMATS, MAX_FEATURES, ROW_DTYPES
+from streammiml.errors import StoreError, UnfitValueError, unknown
 
 I64 = NDArray[np.int64]
 MAX_LABELS = 2**31 - 1
@@ -18,24 +18,24 @@ MAX_LABELS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSpec:
-    """What a store will hold; fixed before the first bag is written."""
+    """Settings of a store, fixed before the first bag is written."""
 
     n_features: int
     dtype: str = "float32"
     """Type of the stored values: float32, float16, uint8, int8 or int16."""
     sparse: bool = False
     n_labels: int | None = None
-    """None: one more than the highest label that occurs, or the number of names."""
+    """None: the number of label names; without names, the highest label that occurs plus one."""
     label_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
     row_labels: bool = False
     bag_ids: bool = False
     codec: str = "auto"
-    """``none``, ``lz4`` or ``zstd``; auto: none for float rows, lz4 for integer and sparse ones."""
+    """``none``, ``lz4`` or ``zstd``; auto: none for dense float rows, else lz4."""
     chunk_bytes: int = CHUNK_BYTES
-    """Bytes that one read fetches, about."""
+    """Approximate bytes of a chunk, the unit of one read."""
     empty_bags: str = "refuse"
-    """``refuse``, or ``drop``: leave bags without rows out, and count them."""
+    """``refuse``, or ``drop``: leave out bags without rows, and count them."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_features <= MAX_FEATURES:
@@ -62,33 +62,34 @@ class StoreSpec:
             if count is not None and len(names) != count:
                 raise StoreError(f"{len(names)} {kind} names were given for {count} {kind}s")
             if len(set(names)) != len(names):
-                raise StoreError(f"two {kind}s have one name: {_twice(names)!r}")
+                raise StoreError(f"two {kind}s have the same name: {_first_repeated(names)!r}")
 
     @property
     def labels_known(self) -> int | None:
-        """Number of labels where it is known beforehand."""
+        """Number of labels, given as ``n_labels`` or by names; None if neither is given."""
         return self.n_labels if self.label_names is None else len(self.label_names)
 
     @property
     def resolved_codec(self) -> str:
-        """The codec that ``auto`` stands for."""
+        """The codec; ``auto`` is replaced by the codec that it stands for."""
         if self.codec != "auto":
             return self.codec
         return "lz4" if self.sparse or not self.dtype.startswith("float") else "none"
 
 
 def backend_of(destination: str) -> str:
-    """The backend that a name's suffix asks for."""
+    """Name of the backend, from the suffix of a store."""
     suffix = destination.rstrip("/").rsplit(".", 1)[-1]
-    if suffix not in BACKENDS:
-        raise StoreError(f"{destination}: a store's name ends in .zarr or .parquet")
+    if suffix not in FORMATS:
+        suffixes = " or ".join(f".{name}" for name in FORMATS)
+        raise StoreError(f"{destination}: a store's name ends in {suffixes}")
     return suffix
 
 
 def clean(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
-    """The block in the store's types, and how many empty bags were dropped from it.
+    """Check a block; return it in the types of the store, and the number of dropped empty bags.
 
-    ``where`` opens the message of a refusal; bags are named by id where they have one.
+    ``where`` is the beginning of error messages. They name a bag by its id if it has one.
     """
     _check_offsets(block.bag_offsets, len(block.rows), "bag", where)
     _check_offsets(block.label_offsets, len(block.label_indices), "label", where)
@@ -115,7 +116,7 @@ def clean(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
 def _check_offsets(offsets: NDArray[Any], end: int, kind: str, where: str) -> None:
     if len(offsets) < 1 or offsets[0] != 0:
         raise StoreError(f"{where}: {kind} offsets must begin with 0")
-    # Compared, not subtracted: unsigned numbers never differ by less than 0.
+    # Not np.diff: differences of unsigned numbers are never negative.
     falls = offsets[1:] < offsets[:-1]
     if falls.any():
         item = "row" if kind == "row" else "bag"
@@ -126,13 +127,18 @@ def _check_offsets(offsets: NDArray[Any], end: int, kind: str, where: str) -> No
 
 def _check_ids(block: BagBlock, spec: StoreSpec, where: str) -> None:
     if spec.bag_ids != (block.bag_ids is not None):
-        have = "has" if block.bag_ids is not None else "lacks"
-        raise StoreError(f"{where}: the block {have} bag ids, the store was begun otherwise")
+        raise StoreError(f"{where}: {_differs('bag ids', in_store=spec.bag_ids)}")
     if block.bag_ids is not None and len(block.bag_ids) != len(block):
         raise StoreError(f"{where}: {len(block)} bags but {len(block.bag_ids)} ids")
     for bag, name in enumerate(block.bag_ids or []):
         if not isinstance(name, str) or not _is_text(name):
             raise StoreError(f"{where}: the id of bag {bag} is {name!r}, expected text")
+
+
+def _differs(kind: str, *, in_store: bool) -> str:
+    if in_store:
+        return f"the block lacks {kind}, but the store was begun with {kind}"
+    return f"the block has {kind}, but the store was begun without"
 
 
 def _is_text(name: str) -> bool:
@@ -167,7 +173,7 @@ def _bag_of_row(block: BagBlock, row: int) -> str:
 
 def _dense(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[Any]:
     if isinstance(block.rows, SparseRows):
-        raise StoreError(f"{where}: rows are sparse, the store was begun dense")
+        raise StoreError(f"{where}: rows are sparse, but the store was begun dense")
     if block.rows.ndim != 2 or block.rows.shape[1] != spec.n_features:
         raise StoreError(
             f"{where}: rows have {block.rows.shape[-1]} values, expected {spec.n_features}"
@@ -181,13 +187,13 @@ def _dense(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[Any]:
 def _sparse(block: BagBlock, spec: StoreSpec, where: str) -> SparseRows:
     rows = block.rows
     if not isinstance(rows, SparseRows):
-        raise StoreError(f"{where}: rows are dense, the store was begun sparse")
+        raise StoreError(f"{where}: rows are dense, but the store was begun sparse")
     _check_offsets(rows.offsets, len(rows.columns), "row", where)
     if len(rows.columns) != len(rows.values):
         raise StoreError(f"{where}: {len(rows.columns)} columns but {len(rows.values)} values")
 
-    def row_at(place: int) -> str:
-        return _bag_of_row(block, int(np.searchsorted(rows.offsets, place, "right")) - 1)
+    def row_at(index: int) -> str:
+        return _bag_of_row(block, int(np.searchsorted(rows.offsets, index, "right")) - 1)
 
     if len(rows.columns) and rows.columns.dtype.kind not in "iu":
         raise StoreError(f"{where}: columns are {rows.columns.dtype}, expected integers")
@@ -207,33 +213,34 @@ def _sparse(block: BagBlock, spec: StoreSpec, where: str) -> SparseRows:
     return SparseRows(offsets, columns, values, spec.n_features)
 
 
-def _values(values: NDArray[Any], spec: StoreSpec, where: str, at: Any) -> NDArray[Any]:
-    """Values in the store's type, finite; ``at`` names the row of a flat place."""
+def _values(values: NDArray[Any], spec: StoreSpec, where: str, row_at: Any) -> NDArray[Any]:
+    """Convert values to the dtype of the store; ``row_at`` names the row of a flat index."""
     if values.dtype.kind not in "fiub":
         raise StoreError(f"{where}: values are {values.dtype}, expected numbers")
     if values.size and values.dtype.kind == "f":
-        # Minimum and maximum carry NaN and infinity, and read faster than a mask is made.
-        ends = values.min(), values.max()
-        if not np.isfinite(ends).all():
+        # Minimum and maximum propagate NaN and infinity, and are faster than a mask.
+        extremes = values.min(), values.max()
+        if not np.isfinite(extremes).all():
             wrong = ~np.isfinite(values).reshape(-1)
             first = int(wrong.argmax())
             raise StoreError(
-                f"{where}, {at(first)}: value is {values.reshape(-1)[first]} "
+                f"{where}, {row_at(first)}: value is {values.reshape(-1)[first]} "
                 f"({int(wrong.sum())} such values); only finite numbers can be stored"
             )
-    # Not their names: numbers in the other order of bytes have the same.
+    # Compare types, not names: a type of the other byte order has the same name.
     if values.dtype == np.dtype(spec.dtype):
         return values
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(spec.dtype)
-    exact = spec.dtype.startswith("float")
-    wrong = ~np.isfinite(stored) if exact else stored != values
-    if exact and values.dtype.kind in "iu" and not np.can_cast(values.dtype, spec.dtype):
+    is_float = spec.dtype.startswith("float")
+    wrong = ~np.isfinite(stored) if is_float else stored != values
+    # Floats may be rounded, but integers must be stored exactly.
+    if is_float and values.dtype.kind in "iu" and not np.can_cast(values.dtype, spec.dtype):
         wrong |= stored.astype(np.float64) != values
     if wrong.any():
         first = int(wrong.reshape(-1).argmax())
-        raise StoreError(
-            f"{where}, {at(first)}: {values.reshape(-1)[first]} does not fit into {spec.dtype}"
+        raise UnfitValueError(
+            f"{where}, {row_at(first)}: {values.reshape(-1)[first]} does not fit into {spec.dtype}"
         )
     return stored
 
@@ -241,8 +248,8 @@ def _values(values: NDArray[Any], spec: StoreSpec, where: str, at: Any) -> NDArr
 def _labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int32]:
     labels, offsets = block.label_indices, block.label_offsets
 
-    def bag_at(place: int) -> str:
-        return f"{where}, {_bag(block, int(np.searchsorted(offsets, place, 'right')) - 1)}"
+    def bag_at(index: int) -> str:
+        return f"{where}, {_bag(block, int(np.searchsorted(offsets, index, 'right')) - 1)}"
 
     if len(labels) and labels.dtype.kind not in "iu":
         raise StoreError(f"{where}: label indices are {labels.dtype}, expected integers")
@@ -257,8 +264,7 @@ def _labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int32]:
 
 def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int32] | None:
     if spec.row_labels != (block.row_labels is not None):
-        have = "has" if block.row_labels is not None else "lacks"
-        raise StoreError(f"{where}: the block {have} row labels, the store was begun otherwise")
+        raise StoreError(f"{where}: {_differs('row labels', in_store=spec.row_labels)}")
     if block.row_labels is None:
         return None
     labels = block.row_labels
@@ -276,7 +282,10 @@ def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int3
 
 
 def _order_within(offsets: I64, items: NDArray[Any], name: Any) -> I64 | None:
-    """The order that sorts items within their groups; None if they are; twice is refused."""
+    """Order that sorts items within their groups, None if they are sorted; refuse repeated items.
+
+    ``name`` returns the beginning of the message, given the index of an item.
+    """
     if len(items) < 2:
         return None
     starts = np.zeros(len(items), bool)
@@ -293,6 +302,32 @@ def _order_within(offsets: I64, items: NDArray[Any], name: Any) -> I64 | None:
     return order
 
 
-def _twice(names: tuple[str, ...]) -> str:
+def _first_repeated(names: tuple[str, ...]) -> str:
     seen: set[str] = set()
     return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+
+
+def refuse_unlike_stored(block: BagBlock, spec: StoreSpec, where: str) -> None:
+    """Refuse a block of another program's store that our writer would refuse or reorder."""
+    cleaned, _ = clean(block, spec, where)
+    if not np.array_equal(cleaned.label_indices, block.label_indices):
+        raise StoreError(f"{where}: labels of a bag must be in rising order")
+    # Kernels merge the columns of two rows, which must be sorted.
+    if not np.array_equal(_columns(cleaned), _columns(block)):
+        raise StoreError(f"{where}: columns of a row must be in rising order")
+
+
+def _columns(block: BagBlock) -> NDArray[Any]:
+    """Columns of sparse rows; empty for dense rows."""
+    rows = block.rows
+    return rows.columns if isinstance(rows, SparseRows) else np.empty(0, np.uint32)
+
+
+def names_in(attributes: dict[str, Any], key: str) -> tuple[str, ...] | None:
+    """Names of labels or features in the attributes of a store; None if there are none."""
+    names = attributes.get(key)
+    if names is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise StoreError(f"{key} of a store must be a list of texts, got {names!r:.60}")
+    return tuple(names)

@@ -1,0 +1,84 @@
+"""Views of some bags, and several stores as one."""
+
+import numpy as np
+import pytest
+
+import streammiml as sm
+from streammiml.errors import StoreError
+from tests.stores import assert_same, made_block, plain, write_store
+
+
+def test_view__takes_slices_masks_and_labels_by_name(tiny):
+    store = sm.open_store(tiny.path)
+    assert_same(store.view(slice(-3, None)).read(0, 3), tiny.block.slice(9, 12))
+    mask = np.arange(12) % 5 == 0
+    assert store.view(mask).indices.tolist() == [0, 5, 10]
+    assert store.with_label("sky").indices.tolist() == store.with_label(1).indices.tolist()
+    assert store.view(mask).label_names == ["sea", "sky", "sun", "tree"]
+    assert store.view([]).read(0, 0).n_rows == 0
+    assert store.view([]).n_rows == store.view([]).n_label_entries == 0
+
+
+def test_fingerprints__of_views_and_joins_tell_them_apart(tiny):
+    store = sm.open_store(tiny.path)
+    joined = sm.open_store([tiny.path, tiny.path])
+    seen = [store, joined, store.view([0, 1]), store.view([1, 0]), joined.view([0, 1])]
+    assert len({bags.fingerprint for bags in seen}) == len(seen)
+    assert store.view([0, 1]).fingerprint == sm.open_store(tiny.path).view([0, 1]).fingerprint
+
+
+def test_joined_stores__drop_what_one_of_them_lacks(backend, tmp_path):
+    block = made_block()
+    write_store(tmp_path / f"a.{backend}", block)
+    write_store(tmp_path / f"b.{backend}", plain(block), n_labels=4)
+    joined = sm.open_store([tmp_path / f"a.{backend}", tmp_path / f"b.{backend}"])
+    assert (joined.has_row_labels, joined.has_bag_ids) == (False, False)
+    assert joined.read(0, 24).row_labels is None
+    assert joined.bag_ids(11, 13) == ["11", "12"]
+
+
+def test_bags_by_fractions__are_refused(tiny):
+    store = sm.open_store(tiny.path)
+    with pytest.raises(StoreError, match=r"numbers of bags must be integers, got float64"):
+        store.read_bags([0.5])
+    with pytest.raises(StoreError, match=r"numbers of bags must be integers, got float64"):
+        store.view([0.5])
+
+
+def test_mask_of_another_length__is_refused(tiny):
+    store = sm.open_store(tiny.path)
+    with pytest.raises(StoreError, match=r"has 12 bags, the mask of a view has 5"):
+        store.view(np.ones(5, bool))
+
+
+def test_unknown_label__is_refused_with_those_that_are_known(tiny, tmp_path):
+    store = sm.open_store(tiny.path)
+    for label in ("sand", 4, -1):
+        with pytest.raises(StoreError, match=f"has no label {label!r}; known: sea, sky, sun, tree"):
+            store.with_label(label)
+    nameless = write_store(tmp_path / "x.zarr", made_block())
+    with pytest.raises(StoreError, match=r"has no label 'sea'; known: 0 to 3"):
+        nameless.with_label("sea")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_labels": 9}, "n_labels is 4 and 9"),
+        ({"dtype": "float16"}, "dtype is float32 and float16"),
+        ({"label_names": ("a", "b", "c", "d")}, r"label_names is None and \['a', 'b', 'c', 'd'\]"),
+    ],
+)
+def test_stores_that_differ__cannot_be_joined(tiny, tmp_path, changes, message):
+    a = write_store(tmp_path / f"a.{tiny.backend}", tiny.block)
+    b = write_store(tmp_path / f"b.{tiny.backend}", tiny.block, **changes)
+    with pytest.raises(StoreError, match=f"cannot be read as one: {message}"):
+        sm.open_store([a.name, b.name])
+
+
+def test_names_that_differ__are_shortened(tmp_path):
+    names_a, names_b = (tuple(f"{a}{i:030d}" for i in range(4)) for a in "ab")
+    a = write_store(tmp_path / "a.zarr", made_block(), label_names=names_a)
+    b = write_store(tmp_path / "b.zarr", made_block(), label_names=names_b)
+    with pytest.raises(StoreError, match=r"label_names is \['a0+.*\.\.\. and \['b0+.*\.\.\.$"):
+        sm.open_store([a.name, b.name])
