@@ -1,1 +1,1 @@
-"""Bags in flight: which are read when, within which memory."""
+"""Streaming of bags: their order, reading ahead, mixing, and the memory that this takes."""

@@ -1,9 +1,10 @@
-"""Bags of the blocks that are mixed: what each is, where it lies in memory, and when its turn is.
+"""Mixing the bags of blocks: a table of their addresses in memory and of their rounds.
 
-Blocks come in groups, so that what is worked out bag by bag is worked out for many at once. A group
-is a table with a line for each bag. A calendar holds the lines by the batch in which they are due,
-and the blocks until the last of their bags has been laid out. Where a plan mixes all blocks they
-are read once, and an epoch is an order of bag numbers.
+Blocks are read in groups, so that the table is computed for many bags at once. The table of a group
+has one line per bag. A ``Calendar`` sorts the lines by the batch in which their bags are due, and
+holds the blocks of a group until the last of their bags has been copied into a batch. A plan that
+mixes all blocks needs no calendar: the blocks are read once and held, and an epoch is an order of
+bag numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
-from streammiml.blocks.plan import Plan
-from streammiml.laying import collect, enter, lay, locate
+from streammiml.blocks.bag_copies import collect, copy_ranges, insert, locate
+from streammiml.blocks.plan import BlockPlan
 
 I64 = NDArray[np.int64]
 _SIGN = np.uint64(1 << 63)
-# Columns of a group's table. Addresses are those of a bag's first row, label, or value.
+"""Flipping this bit of unsigned integers gives signed integers in the same order."""
+# Columns of a group's table. ROWS, LABELS, COLUMNS and VALUES are addresses of the first element of
+# a bag; N_ROWS, N_LABELS and N_VALUES count its elements.
 ROUND, TURN, NUMBER, LEFT_OUT, ROWS, N_ROWS, LABELS, N_LABELS = range(8)
 COLUMNS, VALUES, N_VALUES = range(8, 11)
 _WIDTH = 11
@@ -31,132 +34,161 @@ NO_LINES = np.empty((0, _WIDTH), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Blocks that were read together, and a line for each of their bags."""
+class BlockGroup:
+    """Blocks that were read together, and a table with one line per bag."""
 
     table: I64
     held: list[Any]
-    """What the addresses in the table point into."""
+    """Objects that own the memory at the addresses in the table."""
 
 
-def group_of(firsts: Sequence[int], blocks: Sequence[BagBlock], dtype: str) -> Group:
-    """Blocks, of which ``firsts`` are the numbers of their first bags; when they come is open."""
+def group_of(firsts: Sequence[int], blocks: Sequence[BagBlock], dtype: str) -> BlockGroup:
+    """Make a group; ``firsts`` are the numbers of the blocks' first bags.
+
+    ``set_turns`` fills the columns that depend on the epoch.
+    """
     sizes = np.array([len(block) for block in blocks])
     table = np.empty((int(sizes.sum()), _WIDTH), np.int64)
     ends = np.cumsum(sizes)
     table[:, NUMBER] = np.arange(len(table)) + np.repeat(np.array(firsts) - (ends - sizes), sizes)
-    return Group(table, _locate(table, sizes, blocks, dtype))
+    return BlockGroup(table, _locate(table, sizes, blocks, dtype))
 
 
 def set_turns(
-    table: I64, plan: Plan, epoch: int, positions: I64, left_out: NDArray[np.bool_]
+    table: I64, plan: BlockPlan, epoch: int, positions: I64, left_out: NDArray[np.bool_]
 ) -> None:
-    """Write when each bag comes in an epoch; ``positions`` are those of their blocks."""
+    """Write round and turn of each bag in an epoch, and whether the bag is left out.
+
+    The turn is the sort key of a bag within its round. ``positions`` has, for each bag, the
+    position of its block in the epoch.
+    """
     numbers = table[:, NUMBER]
     table[:, ROUND] = positions + plan.delays_of(epoch, numbers)
-    # Turns are compared as whole numbers without sign.
+    # Turns are unsigned; the column is signed and must have the same order.
     table[:, TURN] = (plan.turns_of(epoch, numbers) ^ _SIGN).view(np.int64)
     table[:, LEFT_OUT] = left_out
 
 
 def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> list[Any]:
-    """Write where the bags of blocks lie; returns what must live as long as the addresses."""
+    """Write addresses and lengths of bags; returns the objects that own the memory."""
     labels = [np.ascontiguousarray(block.label_indices, np.int32) for block in blocks]
-    ends = [block.bag_offsets for block in blocks]
-    # The blocks too, whoever owns their memory: they are held until the last of their bags is out.
+    bag_offsets = [block.bag_offsets for block in blocks]
+    # The blocks are held too: a block may own the memory of its arrays.
     held: list[Any] = [blocks, labels]
 
-    def write(offsets: Sequence[I64], arrays: Sequence[NDArray[Any]], to: int, size: int) -> None:
-        """Columns of addresses and of lengths, from offsets of bags into an array of a block."""
-        # Not its strides: of an array of one element they may be anything.
-        element = arrays[0].itemsize * int(np.prod(arrays[0].shape[1:]))
-        joined = np.concatenate(offsets)
-        locate(joined, sizes, _addresses(arrays), element, table[:, to], table[:, size])
+    def write(
+        offsets: Sequence[I64], arrays: Sequence[NDArray[Any]], starts: int, lengths: int
+    ) -> None:
+        """Fill the columns ``starts`` and ``lengths`` of the table.
+
+        ``arrays`` has an array for each block, ``offsets`` the bounds of its bags in that array.
+        """
+        # Computed from the shape: the strides of an array with one element are arbitrary.
+        element_bytes = arrays[0].itemsize * int(np.prod(arrays[0].shape[1:]))
+        all_offsets, addresses = np.concatenate(offsets), _addresses(arrays)
+        locate(all_offsets, sizes, addresses, element_bytes, table[:, starts], table[:, lengths])
 
     write([block.label_offsets for block in blocks], labels, LABELS, N_LABELS)
     sparse = [block.rows for block in blocks if isinstance(block.rows, SparseRows)]
     if sparse:
-        lengths = [np.diff(rows.offsets) for rows in sparse]
+        row_lengths = [np.diff(rows.offsets) for rows in sparse]
         columns = [np.ascontiguousarray(rows.columns, np.uint32) for rows in sparse]
         values = [np.ascontiguousarray(rows.values, dtype) for rows in sparse]
-        write(ends, lengths, ROWS, N_ROWS)
-        of_bags = [rows.offsets[at] for rows, at in zip(sparse, ends, strict=True)]
-        write(of_bags, columns, COLUMNS, N_VALUES)
-        write(of_bags, values, VALUES, N_VALUES)
-        return [*held, lengths, columns, values]
-    plain = [np.ascontiguousarray(block.rows, dtype) for block in blocks]
-    write(ends, plain, ROWS, N_ROWS)
-    return [*held, plain]
+        write(bag_offsets, row_lengths, ROWS, N_ROWS)
+        value_offsets = [rows.offsets[at] for rows, at in zip(sparse, bag_offsets, strict=True)]
+        write(value_offsets, columns, COLUMNS, N_VALUES)
+        write(value_offsets, values, VALUES, N_VALUES)
+        return [*held, row_lengths, columns, values]
+    dense = [np.ascontiguousarray(block.rows, dtype) for block in blocks]
+    write(bag_offsets, dense, ROWS, N_ROWS)
+    return [*held, dense]
 
 
 def _addresses(arrays: Sequence[NDArray[Any]]) -> I64:
-    """Where each array begins."""
+    """Address of the first element of each array."""
     return np.array([array.__array_interface__["data"][0] for array in arrays])
 
 
 class Calendar:
-    """Bags by the batch in which they are due: that of rounds ``first`` + i · step and so on."""
+    """Lines of bags, listed by the batch in which the bags are due.
 
-    def __init__(self, plan: Plan, first: int, step: int) -> None:
+    Batch i has ``step`` rounds, beginning with round ``first`` + i · ``step``.
+    """
+
+    def __init__(self, plan: BlockPlan, first: int, step: int) -> None:
         self._plan, self._first, self._step = plan, first, step
         n_batches = -(-(plan.n_blocks - first) // step)
-        # Lists of lines by batch, in a ring: none is due later than a window and two groups.
+        # A ring of linked lists, one per batch. Lines are due at most a window and two groups
+        # ahead, so two batches never share a list.
         ring = min(n_batches, plan.window // step + 4)
         self._heads = np.full(max(ring, 1), -1)
         self._lines = self._out = NO_LINES
         self._next = self._free = np.empty(0, np.int64)
         self._n_free = 0
-        self._held: dict[int, list[Group]] = defaultdict(list)
+        self._held: dict[int, list[BlockGroup]] = defaultdict(list)
 
-    def enter(self, group: Group) -> None:
-        """Note the bags of a group, but for those that belong to their blocks' other stay."""
+    def insert(self, group: BlockGroup) -> None:
+        """Add the lines of a group whose rounds are in the rest of this epoch.
+
+        Rounds are counted modulo their number, so the last blocks of an epoch are read twice: at
+        its beginning and at its end. Other lines of the group are ignored: they are inserted when
+        their block is read for the other time, or their rounds come before ``first``.
+        """
         plan, table = self._plan, group.table
         rounds = table[:, ROUND]
-        here = (rounds >= self._first) & (rounds < plan.n_blocks)
-        batches = np.where(here, (rounds - self._first) // self._step, -1)
+        is_due = (rounds >= self._first) & (rounds < plan.n_blocks)
+        batches = np.where(is_due, (rounds - self._first) // self._step, -1)
         if len(table) > self._n_free:
             self._grow(len(table))
-        self._n_free = enter(
+        self._n_free = insert(
             table, batches, self._lines, self._next, self._heads, self._free, self._n_free
         )
         self._held[int(batches.max(initial=0))].append(group)
 
     def _grow(self, n: int) -> None:
-        """Make room for so many lines more than there are, and then some."""
-        before = len(self._lines)
-        more = max(n, before)
-        self._lines = np.concatenate([self._lines, np.empty((more, _WIDTH), np.int64)])
+        """Allocate slots for at least ``n`` more lines; the number of slots at least doubles."""
+        n_before = len(self._lines)
+        n_added = max(n, n_before)
+        self._lines = np.concatenate([self._lines, np.empty((n_added, _WIDTH), np.int64)])
         self._out = np.empty_like(self._lines)
-        self._next = np.concatenate([self._next, np.empty(more, np.int64)])
-        fresh = np.arange(before, before + more)
-        self._free = np.concatenate([self._free[: self._n_free], fresh, np.empty(before, np.int64)])
-        self._n_free += more
+        self._next = np.concatenate([self._next, np.empty(n_added, np.int64)])
+        added = np.arange(n_before, n_before + n_added)
+        self._free = np.concatenate(
+            [self._free[: self._n_free], added, np.empty(n_before, np.int64)]
+        )
+        self._n_free += n_added
 
-    def collect(self, number: int) -> tuple[I64, list[Group]]:
-        """Lines of a batch in the order of their visit, and groups that may go after it."""
+    def collect(self, number: int) -> tuple[I64, list[BlockGroup]]:
+        """Remove the lines of a batch; returns them in the order of their visit.
+
+        Also returns the groups whose last bags are in this batch; the caller must hold the groups
+        until the bags are copied.
+        """
         out = self._out
-        found = collect(number, self._lines, self._next, self._heads, self._free, self._n_free, out)
-        self._n_free += found
-        lines = out[:found]
-        in_turn = np.lexsort((lines[:, TURN], lines[:, ROUND]))
-        return lines[in_turn], self._held.pop(number, [])
+        n_lines = collect(
+            number, self._lines, self._next, self._heads, self._free, self._n_free, out
+        )
+        self._n_free += n_lines
+        lines = out[:n_lines]
+        order = np.lexsort((lines[:, TURN], lines[:, ROUND]))
+        return lines[order], self._held.pop(number, [])
 
 
-def visits(plan: Plan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
-    """An epoch of a plan that mixes all blocks, so many rounds at a time.
+def visits(plan: BlockPlan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
+    """Order the bags of an epoch, ``step`` rounds at a time, for a plan that mixes all blocks.
 
-    Gives the place of the first bag and the numbers of the bags in the order of their visit.
+    Yields the place of the first bag and the numbers of the bags in the order of their visit.
     """
     numbers, blocks = np.arange(plan.n_bags), np.arange(plan.n_blocks)
     positions = np.empty(plan.n_blocks, np.int64)
     positions[plan.blocks_at(epoch, blocks)] = blocks
-    # A block is there all the time; where blocks come and go, one at the end of the circle has
-    # two stays, and its rounds say which.
+    # Rounds are taken modulo their number here, because all blocks stay in memory.
+    # ``Calendar.insert`` takes no modulo, because its blocks are read and released.
     rounds = plan.rounds_of(epoch, positions[numbers // plan.block_bags], numbers)
     turns = plan.turns_of(epoch, numbers)
-    # Sixteen bits are sorted by counting; the turns of a batch when it is due.
-    narrow = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
-    order = np.argsort(narrow, kind="stable")
+    # numpy sorts 16-bit integers by radix sort, in linear time. Turns are sorted batch by batch.
+    sort_keys = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
+    order = np.argsort(sort_keys, kind="stable")
     ends = np.cumsum(np.bincount(rounds, minlength=plan.n_blocks)).tolist()
     start = 0
     for stop in [*ends[step - 1 : -1 : step], ends[-1]]:
@@ -165,21 +197,21 @@ def visits(plan: Plan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
         start = stop
 
 
-def laid_out(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:
-    """Bags end to end, in the order of their lines."""
-    n_rows, item = lines[:, N_ROWS], np.dtype(dtype).itemsize
+def copied_bags(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:
+    """Copy bags into one block, in the order of their lines."""
+    n_rows, value_bytes = lines[:, N_ROWS], np.dtype(dtype).itemsize
     rows: NDArray[Any] | SparseRows
     if sparse:
-        lengths = lay(lines[:, ROWS], n_rows * 8).view(np.int64)
-        columns = lay(lines[:, COLUMNS], lines[:, N_VALUES] * 4).view(np.uint32)
-        values = lay(lines[:, VALUES], lines[:, N_VALUES] * item).view(dtype)
+        lengths = copy_ranges(lines[:, ROWS], n_rows * 8).view(np.int64)
+        columns = copy_ranges(lines[:, COLUMNS], lines[:, N_VALUES] * 4).view(np.uint32)
+        values = copy_ranges(lines[:, VALUES], lines[:, N_VALUES] * value_bytes).view(dtype)
         rows = SparseRows(from_sizes(lengths), columns, values, n_features)
     else:
-        flat = lay(lines[:, ROWS], n_rows * (item * n_features)).view(dtype)
+        flat = copy_ranges(lines[:, ROWS], n_rows * (value_bytes * n_features)).view(dtype)
         rows = flat.reshape(-1, n_features)
     return BagBlock(
         bag_offsets=from_sizes(n_rows),
         rows=rows,
         label_offsets=from_sizes(lines[:, N_LABELS]),
-        label_indices=lay(lines[:, LABELS], lines[:, N_LABELS] * 4).view(np.int32),
+        label_indices=copy_ranges(lines[:, LABELS], lines[:, N_LABELS] * 4).view(np.int32),
     )

@@ -1,11 +1,16 @@
-"""Which bags are visited, in which order: pure functions of (seed, epoch, place).
+"""The order in which bags are visited, as pure functions of (seed, epoch, place).
 
-Three orders. ``full`` is a permutation of all bags, ``uniform`` draws each bag independently, as
-the paper does. ``blocks`` reads contiguous blocks and mixes them: blocks stand in random order,
-and each bag leaves its block a random number of rounds later, up to ``mix_blocks``; so at every
-round bags come from that many blocks, each as likely as the others. Rounds are counted in a
-circle, so that the first and last rounds of an epoch are mixed as well as all others, and every
-bag comes exactly once. Nothing depends on what was read before: any round can be computed alone.
+There are three orders:
+
+- ``full`` is a permutation of all bags.
+- ``uniform`` draws every bag independently, as the paper does.
+- ``blocks`` reads contiguous blocks and mixes their bags. Blocks have a random order, one block per
+  round. A bag is visited 0 to ``mix_blocks`` − 1 rounds after the round of its block, at random. So
+  the bags of a round come from ``mix_blocks`` blocks, all equally likely.
+
+Rounds are counted modulo their number. So the first and the last rounds of an epoch are mixed as
+well as all others, and every bag is visited exactly once. Any round can be computed without the
+rounds before it.
 """
 
 from __future__ import annotations
@@ -16,20 +21,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.hashing import below, mixed, permuted
 from streammiml.config import ORDERS
-from streammiml.drawing import below, mixed, permuted
 from streammiml.errors import unknown
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
 VIF_WINDOW = 256
+"""Bags over which the variance inflation is measured."""
 STRETCH_BAGS = 65536
+"""About how many bags ``round_sizes`` computes at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The order of a run, fixed by these numbers alone."""
+class BlockPlan:
+    """The order of bags in a run; it depends on these fields alone."""
 
     order: str
     n_bags: int
@@ -43,20 +50,20 @@ class Plan:
 
     @property
     def n_blocks(self) -> int:
-        """Blocks of the store; the last may be shorter."""
+        """Number of blocks of the store; the last may be shorter."""
         return -(-self.n_bags // self.block_bags)
 
     @property
     def window(self) -> int:
-        """Blocks that are mixed at any time."""
+        """Number of blocks that are mixed at any time."""
         return min(self.mix_blocks, self.n_blocks)
 
     @property
     def vif(self) -> float:
-        """Variance of label counts in 256 bags, against a full shuffle, on a label-sorted store.
+        """Variance inflation of label counts in 256 successive bags, for a label-sorted store.
 
-        There the bags of a block have one label, so the variance grows by one for each of its
-        other bags that is expected among the same 256.
+        A full shuffle has 1. In a label-sorted store all bags of a block have the same label. So
+        each bag adds the number of other bags of its block that are expected among the 256.
         """
         if self.order != "blocks" or self.window == self.n_blocks:
             return 1.0
@@ -66,7 +73,7 @@ class Plan:
         return 1 + (self.block_bags - 1) * float((both * (window - apart)).sum()) / window**2
 
     def bags_at(self, epoch: int, start: int, stop: int) -> I64:
-        """Bags at these places of an epoch, for the orders ``full`` and ``uniform``."""
+        """Bags at places ``start`` to ``stop`` of an epoch, for orders ``full`` and ``uniform``."""
         places = np.arange(start, stop)
         if self.order == "full":
             return permuted(places, self.n_bags, self.seed, epoch)
@@ -75,44 +82,45 @@ class Plan:
     # The order ``blocks``.
 
     def blocks_at(self, epoch: int, positions: NDArray[Any]) -> I64:
-        """Blocks that stand at these positions of an epoch."""
+        """Blocks at these positions of an epoch, which are taken modulo the number of blocks."""
         return permuted(np.asarray(positions) % self.n_blocks, self.n_blocks, self.seed, epoch)
 
     def bags_of(self, block: int) -> tuple[int, int]:
-        """Half-open range of a block's bags."""
+        """Start and stop of the bags of a block."""
         return block * self.block_bags, min((block + 1) * self.block_bags, self.n_bags)
 
     def rounds_of(self, epoch: int, positions: NDArray[Any], bags: NDArray[Any]) -> I64:
-        """Rounds in which bags are visited; ``positions`` are those of their blocks."""
+        """Rounds in which bags are visited; ``positions`` are the positions of their blocks."""
         rounds: I64 = (positions + self.delays_of(epoch, bags)) % self.n_blocks
         return rounds
 
     def delays_of(self, epoch: int, bags: NDArray[Any]) -> I64:
-        """How many rounds after its block each bag is visited."""
+        """For each bag, the number of rounds from the round of its block to its own round."""
         return below(mixed(bags, self.seed, epoch, 1), self.window)
 
     def turns_of(self, epoch: int, bags: NDArray[Any]) -> U64:
-        """What the bags of one round are sorted by."""
+        """Sort keys of bags within their round."""
         return mixed(bags, self.seed, epoch, 2)
 
     def round_sizes(self, epoch: int) -> I64:
-        """Bags of each round of an epoch."""
+        """Number of bags in each round of an epoch."""
         sizes = np.zeros(self.n_blocks, np.int64)
-        # About 65536 bags at a time: a run that resumes has no memory for all of them.
+        # In stretches: all bags at once would not fit into the memory of a run.
         step = max(1, STRETCH_BAGS // self.block_bags)
         for start in range(0, self.n_blocks, step):
             positions = np.arange(start, min(start + step, self.n_blocks))
             first = self.blocks_at(epoch, positions) * self.block_bags
             bags = first[:, None] + np.arange(self.block_bags)
-            where = np.broadcast_to(positions[:, None], bags.shape)[bags < self.n_bags]
-            rounds = self.rounds_of(epoch, where, bags[bags < self.n_bags])
-            # They lie within a window behind the first position: adding to all would be quadratic.
+            bag_positions = np.broadcast_to(positions[:, None], bags.shape)[bags < self.n_bags]
+            rounds = self.rounds_of(epoch, bag_positions, bags[bags < self.n_bags])
+            # These rounds are less than ``step`` + ``window`` after ``start``. Adding zeros to all
+            # the other rounds would make the loop quadratic.
             counts = np.bincount((rounds - start) % self.n_blocks)
             sizes[(start + np.arange(len(counts))) % self.n_blocks] += counts
         return sizes
 
     def locate(self, epoch: int, place: int) -> tuple[int, int]:
-        """The round that holds a place of an epoch, and how many of its bags come before."""
+        """Round that holds a place of an epoch, and the number of its bags before that place."""
         ends = np.cumsum(self.round_sizes(epoch))
-        number = int(np.searchsorted(ends, place, "right"))
-        return number, place - (int(ends[number - 1]) if number else 0)
+        round_number = int(np.searchsorted(ends, place, "right"))
+        return round_number, place - (int(ends[round_number - 1]) if round_number else 0)

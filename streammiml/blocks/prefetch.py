@@ -1,7 +1,8 @@
-"""Reading ahead: results in order, a bounded number of them, errors where they belong.
+"""Reading ahead in threads: a bounded number of results in order; an error takes a result's place.
 
-Knows nothing of bags. Threads are daemons and are never waited for once they hang: a read that
-does not come back must not keep the process alive, and the consumer is told within a deadline.
+This module does not depend on bags. Its threads are daemons, and nobody waits for a thread that
+hangs: a read that never returns must not keep the process alive. The consumer gets an error when
+the deadline has passed.
 """
 
 from __future__ import annotations
@@ -18,81 +19,84 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 DEADLINE = 300.0
+"""Seconds that a consumer waits for a result by default."""
 
 
 def _stopped(_: object) -> NoReturn:
     raise StoreError("reading has been stopped")
 
 
-class _Ahead(Generic[Item, Result]):
-    """What the readers and the consumer share; everything is touched under one condition."""
+class _ReadQueue(Generic[Item, Result]):
+    """State that the reading threads and the consumer share, guarded by one condition."""
 
-    def __init__(self, read: Callable[[Item], Result], wanted: Iterator[Item], depth: int) -> None:
-        self._read, self._wanted, self._depth = read, wanted, depth
+    def __init__(self, read: Callable[[Item], Result], items: Iterator[Item], depth: int) -> None:
+        self._read, self._items, self._depth = read, items, depth
         self._changed = threading.Condition()
-        self._taken = 0
-        self._given = 0
+        self._n_begun = 0
+        """Number of items that threads have begun to read."""
+        self._n_returned = 0
+        """Number of results that the consumer has received."""
         self._ended = False
         self._stopped = False
-        self._done: dict[int, tuple[Result | None, BaseException | None]] = {}
+        self._outcomes: dict[int, tuple[Result | None, BaseException | None]] = {}
         self.waited = 0.0
 
     def work(self) -> None:
-        """Read one item after another until none is left or the consumer has gone."""
+        """Read one item after another until no item is left or the consumer has stopped."""
         while True:
             with self._changed:
-                while not (self._stopped or self._ended) and self._full:
+                while not (self._stopped or self._ended) and self._is_full:
                     self._changed.wait()
                 if self._stopped or self._ended:
                     return
-                number = self._taken
+                number = self._n_begun
                 try:
-                    item = next(self._wanted)
+                    item = next(self._items)
                 except StopIteration:
                     self._ended = True
                     self._changed.notify_all()
                     return
                 except BaseException as error:
                     self._ended = True
-                    self._taken += 1
-                    self._done[number] = (None, error)
+                    self._n_begun += 1
+                    self._outcomes[number] = (None, error)
                     self._changed.notify_all()
                     return
-                self._taken += 1
+                self._n_begun += 1
             try:
                 outcome: tuple[Result | None, BaseException | None] = (self._read(item), None)
             except BaseException as error:
                 outcome = (None, error)
             with self._changed:
                 if not self._stopped:
-                    self._done[number] = outcome
+                    self._outcomes[number] = outcome
                 self._changed.notify_all()
-            # An error knows this frame, and the frame must not know it: a circle would hold all
-            # that was read.
+            # The traceback of an error refers to this frame. If the frame referred to the error,
+            # the cycle would keep everything that was read alive.
             del outcome
 
     @property
-    def _full(self) -> bool:
-        return self._taken - self._given >= self._depth
+    def _is_full(self) -> bool:
+        return self._n_begun - self._n_returned >= self._depth
 
     def take(self, deadline: float | None) -> tuple[bool, Result | None]:
-        """The next result, in order; False when there is none left."""
+        """Wait for the next result; (False, None) when no result is left."""
         begun = time.monotonic()
         with self._changed:
-            while self._given not in self._done:
-                if self._ended and self._given == self._taken:
+            while self._n_returned not in self._outcomes:
+                if self._ended and self._n_returned == self._n_begun:
                     return False, None
                 if self._stopped:
                     _stopped(None)
-                left = None if deadline is None else deadline - (time.monotonic() - begun)
-                if left is not None and left <= 0:
+                seconds_left = None if deadline is None else deadline - (time.monotonic() - begun)
+                if seconds_left is not None and seconds_left <= 0:
                     raise StoreError(
-                        f"a read did not come back within {deadline:g} s; "
+                        f"a read did not return within {deadline:g} s; "
                         "the disk or the network hangs"
                     )
-                self._changed.wait(left)
-            result, error = self._done.pop(self._given)
-            self._given += 1
+                self._changed.wait(seconds_left)
+            result, error = self._outcomes.pop(self._n_returned)
+            self._n_returned += 1
             self._changed.notify_all()
         self.waited += time.monotonic() - begun
         if isinstance(error, StopIteration):
@@ -105,37 +109,35 @@ class _Ahead(Generic[Item, Result]):
         return True, result
 
     def stop(self) -> None:
-        """Let the readers go; what they are reading is dropped when it comes.
+        """Tell the threads to end; a result that is still being read will be dropped.
 
-        What they call may hold whoever holds us, and much memory: it is let go of now, not when
-        the garbage collector finds the circle.
+        ``read`` and the items may refer to the owner of this queue and to much memory. They are
+        released now, not when the garbage collector finds the cycle.
         """
         with self._changed:
             self._stopped = True
-            self._done.clear()
-            self._read, self._wanted = _stopped, iter(())
+            self._outcomes.clear()
+            self._read, self._items = _stopped, iter(())
             self._changed.notify_all()
 
 
 class ReadAhead(Generic[Item, Result]):
-    """Iterates over ``read(item)`` for each wanted item, in order, reading ``depth`` of them ahead.
+    """Iterates over ``read(item)`` for each item, in order, up to ``depth`` items ahead.
 
-    An error is raised where its result would have come, and ends the iteration; StopIteration ends
-    it in silence. ``waited`` is the
-    time that the consumer spent waiting, in seconds. Closing it, or leaving it as a context,
-    lets the readers go.
+    If ``read`` raises, the error is raised in the place of the result and ends the iteration; a
+    StopIteration ends it without an error. ``close``, or leaving the context, ends the threads.
     """
 
     def __init__(
         self,
         read: Callable[[Item], Result],
-        wanted: Iterable[Item],
+        items: Iterable[Item],
         *,
         depth: int,
         threads: int = 1,
         deadline: float | None = DEADLINE,
     ) -> None:
-        self._shared = _Ahead(read, iter(wanted), max(1, depth))
+        self._shared = _ReadQueue(read, iter(items), max(1, depth))
         self._deadline = deadline
         self._threads = [
             threading.Thread(target=self._shared.work, daemon=True, name=f"reader-{i}")
@@ -146,7 +148,7 @@ class ReadAhead(Generic[Item, Result]):
 
     @property
     def waited(self) -> float:
-        """Seconds that the consumer has waited."""
+        """Seconds that the consumer has waited for results."""
         return self._shared.waited
 
     def __iter__(self) -> Iterator[Result]:
@@ -154,11 +156,11 @@ class ReadAhead(Generic[Item, Result]):
 
     def __next__(self) -> Result:
         try:
-            there, result = self._shared.take(self._deadline)
+            has_result, result = self._shared.take(self._deadline)
         except BaseException:
             self.close()
             raise
-        if not there:
+        if not has_result:
             self.close()
             raise StopIteration
         return result  # type: ignore[return-value]
@@ -170,7 +172,7 @@ class ReadAhead(Generic[Item, Result]):
         self.close()
 
     def close(self) -> None:
-        """Let the readers go, and wait briefly for those that are not hanging."""
+        """Tell the threads to end, and wait briefly for those that do not hang."""
         self._shared.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -182,7 +184,8 @@ def run_ahead(
 ) -> ReadAhead[int, Result]:
     """Run an iterator in a thread of its own, ``depth`` results ahead.
 
-    Without a deadline unless given: one that reads has its own, for each of its reads.
+    There is no deadline by default: an iterator that reads has its own deadline for each read.
     """
-    # Not as what is wanted: that is asked for under the lock, and the consumer would wait with it.
+    # ``results`` must not be passed as ``items``: items are advanced under the lock, and the
+    # consumer needs the lock to take a result that is ready.
     return ReadAhead(lambda _: next(results), count(), depth=depth, deadline=deadline)

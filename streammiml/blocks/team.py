@@ -1,4 +1,4 @@
-"""A few threads that do one thing each, together, and are waited for."""
+"""A fixed team of threads that run one job each at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Team:
-    """``n`` threads, the caller's own among them; a context that lets the others go."""
+    """``n`` threads, one of which is the caller's; leaving the context ends the others."""
 
     def __init__(self, n: int) -> None:
         self._inboxes: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in range(n - 1)]
@@ -28,7 +28,10 @@ class Team:
                 self._done.put((number, None, error))
 
     def run(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Do each job in a thread of its own; results in order, the first error raised."""
+        """Run each job in a thread of its own and wait for all jobs.
+
+        Returns the results in the order of the jobs; raises the error of the first job that failed.
+        """
         for inbox, job in zip(self._inboxes, jobs[1:], strict=True):
             inbox.put(job)
         results: list[Any] = [None] * len(jobs)
@@ -38,11 +41,11 @@ class Team:
         except BaseException as error:
             errors[0] = error
         for _ in jobs[1:]:
-            number, results_there, error_there = self._done.get()
-            results[number], errors[number] = results_there, error_there
-        for problem in errors:
-            if problem is not None:
-                raise problem
+            number, result, job_error = self._done.get()
+            results[number], errors[number] = result, job_error
+        for job_error in errors:
+            if job_error is not None:
+                raise job_error
         return results
 
     def __enter__(self) -> Team:
@@ -52,6 +55,6 @@ class Team:
         self.close()
 
     def close(self) -> None:
-        """Let the threads go."""
+        """End the threads."""
         for inbox in self._inboxes:
             inbox.put(None)

@@ -22,7 +22,7 @@ from streammiml.blocks.budget import (
     largest_block,
     row_bytes,
 )
-from streammiml.blocks.plan import Plan
+from streammiml.blocks.plan import BlockPlan
 from streammiml.config import TrainConfig, parse_size
 from streammiml.errors import StreammimlError
 from tests.stores import as_sparse, write_store
@@ -105,15 +105,15 @@ def test_fit__is_within_memory_or_refused_with_one_that_is(mib, block_bags, orde
     store = Shape(np.full(5000, rows))
     config = TrainConfig(memory=f"{mib}MiB", block_bags=block_bags, order=order)
     try:
-        found = fit(store, config, FIXED)
+        budget = fit(store, config, FIXED)
     except StreammimlError as error:
         needed = re.search(r"more than --memory \d+MiB; .*--memory (\d+MiB) would do", str(error))
         assert parse_size(needed[1]) > parse_size(config.memory)
-        found = fit(store, replace(config, memory=needed[1]), FIXED)
-        assert found.allowed == parse_size(needed[1])
-    assert found.total <= found.allowed
-    assert found.held["weights"] == 1 << 20
-    assert found.held["store"] == STORE_BYTES + INDEX_BAG_BYTES * store.n_bags
+        budget = fit(store, replace(config, memory=needed[1]), FIXED)
+        assert budget.allowed == parse_size(needed[1])
+    assert budget.total <= budget.allowed
+    assert budget.held["weights"] == 1 << 20
+    assert budget.held["store"] == STORE_BYTES + INDEX_BAG_BYTES * store.n_bags
 
 
 @given(st.integers(30, 300), st.integers(2, 2000), st.integers(1, 32))
@@ -180,12 +180,14 @@ def test_max_vif__that_does_not_fit_is_refused_with_the_memory_that_would_do():
 
 def test_max_vif__that_mix_blocks_contradicts_is_refused_with_both_numbers():
     config = TrainConfig(max_vif=1.1, mix_blocks=2, block_bags=16)
-    line = r"--mix-blocks 2 mixes to a variance inflation of [\d.]+, more than --max-vif 1\.1; "
+    line = r"--mix-blocks 2 gives a variance inflation of [\d.]+, more than --max-vif 1\.1; "
     with pytest.raises(StreammimlError, match=line + r"--mix-blocks \d+ would do") as caught:
         fit(EVEN, config, FIXED)
     enough = int(re.search(r"--mix-blocks (\d+) would do", str(caught.value))[1])
     assert fit(EVEN, replace(config, mix_blocks=enough), FIXED).plan.vif <= 1.1
-    plan = Plan(order="blocks", n_bags=EVEN.n_bags, seed=0, block_bags=16, mix_blocks=enough - 1)
+    plan = BlockPlan(
+        order="blocks", n_bags=EVEN.n_bags, seed=0, block_bags=16, mix_blocks=enough - 1
+    )
     assert plan.vif > 1.1
 
 
@@ -194,7 +196,7 @@ def test_max_vif__that_mix_blocks_contradicts_is_refused_with_both_numbers():
 MEASURE = """
 import json, sys
 from streammiml.config import TrainConfig
-from streammiml.learn.trainer import train
+from streammiml.learn.train import train
 
 def peak():
     with open("/proc/self/status") as file:

@@ -1,17 +1,16 @@
 """Order: every bag once an epoch, a function of numbers alone, mixed as well as stated."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.blocks.plan import ORDERS, Plan
+from streammiml.blocks.plan import ORDERS, BlockPlan
 from streammiml.errors import StreammimlError
+from tests.traced import traced
 
 
-def whole_epoch(plan, epoch):
+def epoch_by_definition(plan, epoch):
     """Bags of an epoch in order, from the definition: all blocks, sorted by round and turn."""
     positions = np.arange(plan.n_blocks)
     blocks = plan.blocks_at(epoch, positions)
@@ -27,8 +26,10 @@ def whole_epoch(plan, epoch):
 
 @given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 60), st.integers(0, 9))
 def test_blocks__every_bag_comes_once_an_epoch(n_bags, block_bags, mix_blocks, epoch):
-    plan = Plan(order="blocks", n_bags=n_bags, seed=5, block_bags=block_bags, mix_blocks=mix_blocks)
-    bags, rounds = whole_epoch(plan, epoch)
+    plan = BlockPlan(
+        order="blocks", n_bags=n_bags, seed=5, block_bags=block_bags, mix_blocks=mix_blocks
+    )
+    bags, rounds = epoch_by_definition(plan, epoch)
     np.testing.assert_array_equal(np.sort(bags), np.arange(n_bags))
     np.testing.assert_array_equal(
         np.bincount(rounds, minlength=plan.n_blocks), plan.round_sizes(epoch)
@@ -37,8 +38,10 @@ def test_blocks__every_bag_comes_once_an_epoch(n_bags, block_bags, mix_blocks, e
 
 @given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 60))
 def test_blocks__a_round_takes_bags_only_from_its_window(n_bags, block_bags, mix_blocks):
-    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks)
-    bags, rounds = whole_epoch(plan, 0)
+    plan = BlockPlan(
+        order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks
+    )
+    bags, rounds = epoch_by_definition(plan, 0)
     for number in {int(rounds[0]), int(rounds[-1])}:
         allowed = set(plan.blocks_at(0, np.arange(number - plan.window + 1, number + 1)).tolist())
         assert set((bags[rounds == number] // block_bags).tolist()) <= allowed
@@ -46,9 +49,9 @@ def test_blocks__a_round_takes_bags_only_from_its_window(n_bags, block_bags, mix
 
 @given(st.integers(1, 400), st.data())
 def test_locate__finds_the_round_of_a_place(n_bags, data):
-    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=7, mix_blocks=9)
+    plan = BlockPlan(order="blocks", n_bags=n_bags, seed=1, block_bags=7, mix_blocks=9)
     place = data.draw(st.integers(0, n_bags - 1))
-    _, rounds = whole_epoch(plan, 3)
+    _, rounds = epoch_by_definition(plan, 3)
     number, before = plan.locate(3, place)
     assert rounds[place] == number
     assert before == place - np.searchsorted(rounds, number)
@@ -57,9 +60,9 @@ def test_locate__finds_the_round_of_a_place(n_bags, data):
 @pytest.mark.parametrize("order", ORDERS)
 def test_plan__seed_and_epoch_change_the_order_and_nothing_else_does(order):
     def first(seed, epoch):
-        plan = Plan(order=order, n_bags=1000, seed=seed)
+        plan = BlockPlan(order=order, n_bags=1000, seed=seed)
         if order == "blocks":
-            return whole_epoch(plan, epoch)[0][:50].tolist()
+            return epoch_by_definition(plan, epoch)[0][:50].tolist()
         return plan.bags_at(epoch, 0, 50).tolist()
 
     assert first(1, 0) == first(1, 0)
@@ -68,12 +71,10 @@ def test_plan__seed_and_epoch_change_the_order_and_nothing_else_does(order):
 
 
 def test_locate__needs_little_memory_whatever_the_size_of_the_store():
-    plan = Plan(order="blocks", n_bags=3_000_000, seed=0, block_bags=1024, mix_blocks=512)
-    tracemalloc.start()
-    plan.locate(0, 2_999_999)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 8 << 20
+    plan = BlockPlan(order="blocks", n_bags=3_000_000, seed=0, block_bags=1024, mix_blocks=512)
+    with traced() as memory:
+        plan.locate(0, 2_999_999)
+    assert memory.peak < 8 << 20
 
 
 def variance_inflation(plan, epochs):
@@ -81,7 +82,7 @@ def variance_inflation(plan, epochs):
     classes = np.arange(plan.n_bags) * 20 // plan.n_bags
     counts = []
     for epoch in range(epochs):
-        shown = classes[whole_epoch(plan, epoch)[0]]
+        shown = classes[epoch_by_definition(plan, epoch)[0]]
         windows = shown[: len(shown) // 256 * 256].reshape(-1, 256)
         counts += [np.bincount(window, minlength=20) for window in windows]
     expected = 256 * (1 / 20) * (19 / 20) * (plan.n_bags - 256) / (plan.n_bags - 1)
@@ -90,32 +91,36 @@ def variance_inflation(plan, epochs):
 
 @pytest.mark.parametrize(("block_bags", "mix_blocks"), [(16, 16), (16, 64), (16, 256), (400, 5)])
 def test_vif__is_what_was_stated(block_bags, mix_blocks):
-    plan = Plan(order="blocks", n_bags=51_200, seed=0, block_bags=block_bags, mix_blocks=mix_blocks)
+    plan = BlockPlan(
+        order="blocks", n_bags=51_200, seed=0, block_bags=block_bags, mix_blocks=mix_blocks
+    )
     measured = variance_inflation(plan, 3)
     assert 0.85 * plan.vif < measured < 1.1 * plan.vif
 
 
 def test_vif__without_mixing_is_far_worse_than_any_stated():
-    plan = Plan(order="blocks", n_bags=51_200, seed=0, block_bags=16, mix_blocks=1)
+    plan = BlockPlan(order="blocks", n_bags=51_200, seed=0, block_bags=16, mix_blocks=1)
     assert variance_inflation(plan, 2) > 10
 
 
 def test_plan__a_window_of_all_blocks_is_a_full_shuffle():
-    plan = Plan(order="blocks", n_bags=5120, seed=0, block_bags=16, mix_blocks=1000)
+    plan = BlockPlan(order="blocks", n_bags=5120, seed=0, block_bags=16, mix_blocks=1000)
     assert plan.vif == 1.0
     assert variance_inflation(plan, 8) < 1.2
 
 
 def test_plan__unknown_order_names_the_known():
     with pytest.raises(StreammimlError, match="known: blocks, full, uniform"):
-        Plan(order="sorted", n_bags=3, seed=0)
+        BlockPlan(order="sorted", n_bags=3, seed=0)
 
 
 @given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 60))
 def test_round_sizes__do_not_depend_on_how_the_epoch_is_cut(n_bags, block_bags, mix_blocks):
-    plan = Plan(order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks)
+    plan = BlockPlan(
+        order="blocks", n_bags=n_bags, seed=1, block_bags=block_bags, mix_blocks=mix_blocks
+    )
     with pytest.MonkeyPatch.context() as patch:
-        whole = plan.round_sizes(2)
+        sizes = plan.round_sizes(2)
         patch.setattr("streammiml.blocks.plan.STRETCH_BAGS", 3 * block_bags)
-        np.testing.assert_array_equal(plan.round_sizes(2), whole)
-    assert whole.sum() == n_bags
+        np.testing.assert_array_equal(plan.round_sizes(2), sizes)
+    assert sizes.sum() == n_bags

