@@ -1,5 +1,8 @@
-"""Arithmetic: plain functions of arrays, compiled without the GIL. Imports nothing of ours."""
+"""Arithmetic: plain functions of arrays, compiled without the GIL.
 
-from streammiml.jit import inlined, inner, njit
+Of our own modules, this folder imports ``_base/compiled`` and ``_base/hashing`` only.
+"""
+
+from streammiml._base.compiled import inlined, inner, njit
 
 __all__ = ["inlined", "inner", "njit"]

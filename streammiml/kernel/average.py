@@ -1,8 +1,9 @@
-"""The mean of past iterates, which is what a model returns unless told otherwise.
+"""The mean of past iterates, which training returns by default.
 
 Iterate i weighs i (i + 1) … (i + 6), about i⁷: nine tenths of the weight lie in the last quarter of
-the run, wherever it ends, and how much of a mean the first iterates still make up is a quotient of
-products. So a vector that did not change needs no attention, and a step costs what it touches.
+the run, wherever the run ends. The share of the first n iterates in a later mean is a quotient of
+two products. So the mean of a vector that did not change can be brought up to date later, and a
+step costs only what it touches.
 
 Measured, ranking loss in thousandths on bags not trained on, means of three seeds (planted: d = 40,
 L = 20; digits of scikit-learn drawn into bags, so that training and test bags share images, 7 of 10
@@ -18,12 +19,13 @@ labels in use; γ0 = .02 except the last). Five of sixteen settings:
     digits, 16 000, γ .1   35.2    12.6   10.5     10.8     10.8    9.7    9.9   11.7
     =====================  ======  =====  =======  =======  =====  =====  =====  ======
 
-The spread over seeds was not computed, and i³ to i¹⁵ and *last ¼* are close on digits: i⁷ was taken
-for being near *last ¼* throughout, not for winning. With γ0 = .1 on the planted corpus, where
-nothing converged, it had 166 against 154 after 12 000 steps, 134 against 136 after 24 000. *Last ¼*
-must know the last step; *doubled* (a mean begun anew at every power of two, the previous one kept)
-needs a second array and was mostly worse. Taking every 64th iterate instead of every one moved the
-figure by less than .1 on the three settings tried; every 256th cost up to 4 when steps were few.
+The spread over seeds was not computed, and i³ to i¹⁵ and *last ¼* are close on digits: i⁷ was
+chosen because it is near *last ¼* everywhere, not because it is best. With γ0 = .1 on the planted
+corpus, where nothing converged, i⁷ had 166 and *last ¼* 154 after 12 000 steps, 134 and 136 after
+24 000. *Last ¼* must know the last step; *doubled* (a mean that starts again at every power of two,
+while the previous mean is kept) needs a second array and was mostly worse. Taking every 64th
+iterate instead of all moved the figure by less than .1 on the three settings tried; every 256th
+cost up to 4 when steps were few.
 """
 
 from __future__ import annotations
@@ -36,28 +38,28 @@ from streammiml.kernel import inlined, inner, njit
 from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
 
 STRIDE = 64
-"""Every how many steps an iterate is taken into the mean."""
+"""Steps from one iterate of the mean to the next."""
 POWER = 7
 """Iterate i weighs about i to this power."""
 
 
 class Averages(NamedTuple):
-    """Means of every vector of a model, each brought up to date when its vector is to change."""
+    """Means of every vector of a model; each is brought up to date before its vector changes."""
 
     shared: F64
-    """(d', m_pad); no rows when nothing is averaged, or there is no shared space."""
+    """(d', m_pad); no rows without averaging or without a shared space."""
     labels: F64
     """(L + 1, K, m_pad)."""
     shared_seen: I64
-    """(d',) iterates in the mean of each feature's vector."""
+    """(d',) Number of iterates in the mean of each feature's vector."""
     labels_seen: I64
-    """(L + 1, K)."""
+    """(L + 1, K) Number of iterates in the mean of each label vector."""
     stride: int
-    """Every how many steps an iterate is taken; 0: never."""
+    """Steps from one iterate to the next; 0 for no averaging."""
 
 
 def make_averages(shared: F32, labels: F32, stride: int = STRIDE) -> Averages:
-    """Empty means for a model; ``stride`` 0 holds nothing and costs nothing."""
+    """Empty means for a model; ``stride`` 0 makes arrays without rows."""
     features = shared.shape if stride else (0, shared.shape[1])
     vectors = labels.shape if stride else (0, *labels.shape[1:])
     return Averages(
@@ -71,15 +73,16 @@ def make_averages(shared: F32, labels: F32, stride: int = STRIDE) -> Averages:
 
 @inlined
 def iterates_before(averages: Averages, step: int) -> Any:
-    """Count the iterates taken before ``step``, that of its own start included."""
+    """Number of iterates taken before ``step``, including the iterate at the start of the step."""
     return step // averages.stride if averages.stride > 0 else 0
 
 
 @inner
 def weight_until(n: int) -> float:
-    """Weight of the first ``n`` iterates together, times POWER + 1: a product of POWER + 1 terms.
+    """Weight of the first ``n`` iterates together, times POWER + 1.
 
-    Iterate i weighs i (i + 1) … (i + POWER - 1), whose sums are products of the same kind.
+    Iterate i weighs i (i + 1) … (i + POWER - 1). The sum over i from 1 to n, times POWER + 1, is
+    the product n (n + 1) … (n + POWER).
     """
     weight = 1.0
     for i in range(POWER + 1):
@@ -89,9 +92,9 @@ def weight_until(n: int) -> float:
 
 @inner
 def catch_up(means: F64, vectors: F32, row: int, seen: int, total: float) -> None:
-    """Bring a row of ``means`` (n, width) from ``seen`` iterates to those that weigh ``total``.
+    """Bring a row of ``means`` (n, width) up to date, from ``seen`` iterates to weight ``total``.
 
-    The row of ``vectors`` (n, width) is all the iterates since.
+    All iterates since then equal the row of ``vectors`` (n, width).
     """
     kept = weight_until(seen) / total
     for j in range(vectors.shape[1]):
@@ -101,6 +104,7 @@ def catch_up(means: F64, vectors: F32, row: int, seen: int, total: float) -> Non
 
 @njit
 def _finish(vectors: F32, means: F64, seen: I64, now: int, out: F32) -> None:
+    """Write the means after ``now`` iterates to ``out`` (n, width), changing nothing else."""
     total = weight_until(now)
     for i in range(vectors.shape[0]):
         kept = weight_until(seen[i]) / total
@@ -110,9 +114,9 @@ def _finish(vectors: F32, means: F64, seen: I64, now: int, out: F32) -> None:
 
 
 def averaged(shared: F32, labels: F32, averages: Averages, steps: int) -> tuple[F32, F32]:
-    """Shared and label vectors as returned after ``steps`` steps; nothing is changed.
+    """Means of the shared and label vectors, as a run of ``steps`` steps returns them.
 
-    Before the first iterate is taken, and without averaging, those are copies of the last ones.
+    Before the first iterate is taken, and without averaging, the vectors are copied.
     """
     now = int(iterates_before(averages, steps))
     means = aligned_zeros(shared.shape), aligned_zeros(labels.shape)

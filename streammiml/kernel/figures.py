@@ -1,7 +1,9 @@
-"""Figures of the bags of a block, from ranks and predictions: what metrics add up.
+"""Figures of the bags of a block, computed from ranks and predictions; metrics add them up.
 
-A bag's pairs are (bag, relevant label); those of bag b lie at ``offsets[b]`` to ``offsets[b + 1]``.
-Sums go over a bag's pairs one after the other, so its bits are its own, however bags are grouped.
+A pair is (bag, relevant label); the pairs of bag b are ``offsets[b]`` to ``offsets[b + 1]``. The
+arrays ``higher``, ``equal``, ``before`` and ``relevant`` have a value for each pair; they are the
+four rows that ``rank.relevant_ranks`` writes. The pairs of a bag are summed in order, so the bits
+of a sum do not depend on how bags are grouped.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from streammiml.kernel import njit
 from streammiml.kernel.tile import F64, I64
 
 UNIT = 1 << 50
-"""A figure of 1, in fixed point."""
+"""The figure 1 in fixed point."""
 HALF = 25
-"""Bits of the lower half of such a figure."""
+"""Bits of the lower half of a figure in fixed point."""
 
 Bools = npt.NDArray[np.bool_]
 Labels = npt.NDArray[Any]
@@ -25,9 +27,10 @@ Labels = npt.NDArray[Any]
 
 @njit
 def choose_highest(scores: npt.NDArray[Any], count: int, chosen: Bools) -> None:
-    """``scores`` (n, L ≥ count), ``chosen`` (n, L): add the ``count`` highest of each bag.
+    """Set ``chosen`` (n, L) for the ``count`` highest of ``scores`` (n, L ≥ count) of each bag.
 
-    Of equal scores the lowest label wins. A pass over the labels for each: for few of them.
+    Ties go to the lowest label. Each choice takes a pass over the labels, so ``count`` should be
+    small.
     """
     for bag in range(scores.shape[0]):
         top, last = scores[bag, 0], -1
@@ -35,7 +38,7 @@ def choose_highest(scores: npt.NDArray[Any], count: int, chosen: Bools) -> None:
             best, at = scores[bag, 0], -1
             for label in range(scores.shape[1]):
                 own = scores[bag, label]
-                # Behind the one taken last, in the order of falling scores and rising labels.
+                # Whether the label comes after the last choice, by descending score, then by label.
                 behind = i == 0 or own < top or (own == top and label > last)
                 if behind and (at < 0 or own > best):
                     best, at = own, label
@@ -47,10 +50,11 @@ def choose_highest(scores: npt.NDArray[Any], count: int, chosen: Bools) -> None:
 def count_predicted(
     predicted: Bools, offsets: I64, labels: Labels, group: I64, by_bag: I64, by_group: I64
 ) -> None:
-    """``group`` (n,) of each bag; ``by_bag`` (2, n) and ``by_group`` (groups, 3, L), overwritten.
+    """Count predictions by bag, and by the group ``group`` (n,) of a bag; overwrites the counts.
 
-    Of a bag: labels predicted, and relevant ones among them. Of a label: bags of each group that
-    carry it, bags predicted it, and both.
+    ``by_bag`` (2, n) counts the predicted labels of a bag, and the relevant ones among them.
+    ``by_group`` (groups, 3, L) counts the bags that carry a label, the bags for which it is
+    predicted, and the bags for which both hold.
     """
     by_group[:] = 0
     for bag in range(predicted.shape[0]):
@@ -73,17 +77,17 @@ def count_predicted(
 
 @njit
 def count_first(higher: I64, before: I64, offsets: I64, k: int, out: I64) -> None:
-    """``out`` (n,): pairs among the first ``k`` labels, equal scores listed by label."""
+    """``out`` (n,): number of pairs among the first ``k`` labels; ties are ordered by label."""
     for bag in range(out.shape[0]):
-        found = 0
+        n_first = 0
         for place in range(offsets[bag], offsets[bag + 1]):
-            found += higher[place] + before[place] < k
-        out[bag] = found
+            n_first += higher[place] + before[place] < k
+        out[bag] = n_first
 
 
 @njit
 def deepest_rank(higher: I64, equal: I64, offsets: I64, out: I64) -> None:
-    """``out`` (n,): the worst rank of a bag's pairs, from 1, ties counted against it; 0 of none."""
+    """``out`` (n,): worst rank, from 1, of a bag's pairs; a tie has its last rank; 0 if no pair."""
     for bag in range(out.shape[0]):
         deepest = 0
         for place in range(offsets[bag], offsets[bag + 1]):
@@ -93,7 +97,7 @@ def deepest_rank(higher: I64, equal: I64, offsets: I64, out: I64) -> None:
 
 @njit
 def count_wrong_order(higher: I64, equal: I64, relevant: I64, offsets: I64, out: I64) -> None:
-    """``out`` (n,): irrelevant labels that score no less, over a bag's pairs."""
+    """``out`` (n,): irrelevant labels that score no less than a pair, summed over pairs."""
     for bag in range(out.shape[0]):
         wrong = 0
         for place in range(offsets[bag], offsets[bag + 1]):
@@ -103,7 +107,7 @@ def count_wrong_order(higher: I64, equal: I64, relevant: I64, offsets: I64, out:
 
 @njit
 def sum_precisions(higher: I64, equal: I64, relevant: I64, offsets: I64, out: F64) -> None:
-    """``out`` (n,): the share of relevant labels down to the rank of each pair, added up."""
+    """``out`` (n,): share of relevant labels down to the rank of a pair, summed over the pairs."""
     for bag in range(out.shape[0]):
         total = 0.0
         for place in range(offsets[bag], offsets[bag + 1]):
@@ -113,9 +117,10 @@ def sum_precisions(higher: I64, equal: I64, relevant: I64, offsets: I64, out: F6
 
 @njit
 def sum_gains(higher: I64, equal: I64, offsets: I64, gains: F64, out: F64) -> None:
-    """``out`` (n,): the gain of each pair added up; ``gains`` (depth + 1,) of the first ranks.
+    """``out`` (n,): gain of a pair's rank, summed over a bag's pairs.
 
-    Equal scores share the mean of their ranks' gains; behind the depth there are none.
+    ``gains`` (depth + 1,) are cumulative sums over the first ranks; ranks below the depth gain
+    nothing. Each of several equal scores gains the mean over their ranks.
     """
     depth = gains.shape[0] - 1
     for bag in range(out.shape[0]):
@@ -129,9 +134,9 @@ def sum_gains(higher: I64, equal: I64, offsets: I64, gains: F64, out: F64) -> No
 
 @njit
 def fixed_sums(figures: F64) -> Any:
-    """Sums of the figures and of their squares, each rounded to a multiple of 2⁻⁵⁰, in halves.
+    """Sums of the figures and of their squares, each figure rounded to a multiple of 2⁻⁵⁰.
 
-    The sum is ``high << 25`` and ``low``, since 2¹³ figures of 1 would not fit into one int64.
+    A sum is ``(high << 25) + low``, since 2¹³ figures of 1 would not fit into one int64.
     """
     high = low = high_squares = low_squares = np.int64(0)
     for figure in figures:

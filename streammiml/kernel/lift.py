@@ -1,10 +1,10 @@
-"""What a row becomes before W0: scaled, joined by Fourier features and the bag's context.
+"""Lifting of rows: scaling, Fourier features and the context of the bag, before W0 is applied.
 
 A lifted dense row is ``[scaled d | Fourier n | context | 1]``. The context is the same for all rows
-of a bag: maximum and minimum of the d, or their mean, or maximum, minimum and mean of all d + n. A
-lifted sparse row is its scaled non-zeros and then the constant in the last column; a context, which
-can only be the mean, is kept once for the bag. The result depends on the bag alone, so it can be
-computed in flight, in any grouping of bags, and is never stored.
+of a bag: maximum and minimum of the d scaled features, or their mean, or maximum, minimum and mean
+of all d + n. A lifted sparse row consists of its scaled non-zeros and the constant in the last
+column; its context can only be the mean, which is kept once for the bag. A lifted row depends on
+its bag alone. So rows are lifted while they stream, in any grouping of bags, and are never stored.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NO_TRANSFORM, SQRT, LOG1P = 0, 1, 2
 NO_CONTEXT, EXTREMES, EVERYTHING, MEAN = 0, 1, 2, 3
 FOURIER_ROWS = 32
-"""Rows whose angles are held at a time."""
+"""Rows whose Fourier angles are held at a time."""
 
 
 class Lift(NamedTuple):
     """How rows of d features are lifted; arrays are contiguous and writable, absent ones empty."""
 
     shift: F32
-    """(d,) Taken off each transformed value; ignored on sparse rows."""
+    """(d,) Subtracted from each transformed value; ignored for sparse rows."""
     scale: F32
-    """(d,) Multiplies what is left."""
+    """(d,) Factor of each shifted value."""
     transform: int
-    """``NO_TRANSFORM``, ``SQRT`` or ``LOG1P`` of each value, keeping its sign, before all else."""
+    """First step: ``NO_TRANSFORM``, ``SQRT`` or ``LOG1P`` of each value, which keeps its sign."""
     unit: int
-    """1: the scaled row is divided by its L2 norm; an all-zero row stays zero."""
+    """1: the scaled row is divided by its L2 norm; a row of zeros stays zero."""
     frequencies: F32
-    """(d, n) Of the Fourier features, in turns (radians / 2π) per unit of the scaled feature."""
+    """(d, n) Fourier frequencies, in turns (radians / 2π) per unit of the scaled feature."""
     phases: F32
-    """(n,) Of the Fourier features, in turns."""
+    """(n,) Fourier phases, in turns."""
     context: int
-    """``EXTREMES``: the bag's maximum and minimum of each scaled feature are joined to its rows.
-    ``EVERYTHING``: maximum, minimum and mean of these and of the Fourier features.
-    ``MEAN``: the mean of each scaled feature, of norm 1 where rows are."""
+    """What is appended to every row of a bag. ``EXTREMES``: maximum and minimum of each scaled
+    feature over the bag. ``EVERYTHING``: maximum, minimum and mean of scaled and Fourier features.
+    ``MEAN``: the mean of each scaled feature, divided by its norm if ``unit`` is 1."""
 
 
 class PlainLift(NamedTuple):
-    """A :class:`Lift` without Fourier features and context: kernels for it compile sooner."""
+    """A :class:`Lift` without Fourier features and context, for which kernels compile faster."""
 
     shift: F32
     scale: F32
@@ -59,26 +59,27 @@ class PlainLift(NamedTuple):
 
 
 def plainest(lift: Lift) -> Any:
-    """The lift as kernels of dense rows take it: a ``PlainLift`` if it adds no features."""
+    """Return a ``PlainLift`` if the lift adds no features, else the lift; only for dense rows."""
     if len(lift.phases) or lift.context != NO_CONTEXT:
         return lift
     return PlainLift(lift.shift, lift.scale, lift.transform, lift.unit)
 
 
 class Context(NamedTuple):
-    """Room for what the sparse rows of one bag share; no room where they share nothing."""
+    """Room for the context of one bag of sparse rows; empty arrays if the lift has no context."""
 
     columns: Array
-    """In the order in which rows come to them."""
+    """Columns of the context, in the order of their first non-zero in the rows."""
     values: F32
+    """Value of each column."""
     sums: Array
-    """Of each column over the rows, in float64."""
+    """Sum of each column over the rows, in float64."""
     size: Array
-    """(1,) Columns there are."""
+    """(1,) Number of columns in use."""
     places: Array
-    """(d,) One more than where a feature stands in ``columns`` while they are found, else 0."""
+    """(d,) While the context is computed: index of a feature in ``columns``, plus 1; else 0."""
     near: F32
-    """(1, m_pad) Where the context lies for the labels' vectors; no row where there is none."""
+    """(1, m_pad) The context in the space of the label vectors; no row without a context."""
 
 
 NOTHING_SHARED = Context(
@@ -92,7 +93,7 @@ NOTHING_SHARED = Context(
 
 
 def make_context(lift: Lift, most_values: int, width: int) -> Context:
-    """Room for bags of up to ``most_values`` non-zeros; vectors of labels are ``width`` long."""
+    """Room for bags of up to ``most_values`` non-zeros; label vectors have length ``width``."""
     if lift.context == NO_CONTEXT:
         return NOTHING_SHARED
     d = len(lift.scale)
@@ -109,7 +110,7 @@ def make_context(lift: Lift, most_values: int, width: int) -> Context:
 
 @njit
 def lift_width(lift: Lift) -> int:
-    """Count the features d' of a lifted row."""
+    """Number d' of features of a lifted row; ``config.LiftSpec.width`` is the same formula."""
     d, n = len(lift.scale), len(lift.phases)
     if lift.context == EVERYTHING:
         return 4 * (d + n) + 1
@@ -121,9 +122,9 @@ def lift_width(lift: Lift) -> int:
 
 
 def plain_rows(rows: Array) -> Array:
-    """Rows as kernels take them: in the machine's order of bytes, float16 as its uint16 bits.
+    """Convert rows for kernels: to the byte order of the machine, float16 to its uint16 bits.
 
-    numba knows neither another order nor float16.
+    numba supports neither another byte order nor float16.
     """
     if not rows.dtype.isnative:
         rows = rows.astype(rows.dtype.newbyteorder("="))
@@ -132,10 +133,10 @@ def plain_rows(rows: Array) -> Array:
 
 @inner
 def half_to_single(bits: Any) -> Any:
-    """float16 bits to float32, exactly, subnormal numbers and infinities too."""
+    """Convert the bits of a float16 to float32, exactly, also subnormal numbers and infinities."""
     magnitude = np.uint32((np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13))
     sign = np.uint32((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))
-    # The exponent's bias is 15 here and 127 there: 2¹¹² makes up for it, exactly.
+    # The bias of the exponent is 15 in float16 and 127 in float32: a factor of 2¹¹², exactly.
     widened = np.float32(np.uint32(magnitude).view(np.float32) * np.float32(2.0**112))
     single = np.float32(widened).view(np.uint32)
     special = magnitude | np.uint32(0x7F800000)
@@ -144,7 +145,7 @@ def half_to_single(bits: Any) -> Any:
 
 
 def widen(value: Any) -> Any:
-    """Give a stored value as float32; uint16 holds the bits of a float16."""
+    """Convert a stored value to float32; a uint16 holds the bits of a float16."""
     return half_to_single(value) if isinstance(value, np.uint16) else np.float32(value)
 
 
@@ -165,10 +166,10 @@ def _widen_compiled(value: Any) -> Any:
 
 @inner
 def log_of_one_plus(value: Any) -> Any:
-    """log(1 + value) for 0 ≤ value < 2¹²⁶ in float32, within 1.5e-7 of it, vectorised.
+    """log(1 + value) for 0 ≤ value < 2¹²⁶ in float32, with an error below 1.5e-7; vectorises.
 
-    1 + value = 2ᵉ (1 + m) with -1/4 ≤ m < 1/2, m rounded once; the polynomial is the best of its
-    degree for (log(1 + m) - m) / m².
+    1 + value = 2ᵉ (1 + m) with -1/4 ≤ m < 1/2, m rounded once. The polynomial approximates
+    (log(1 + m) - m) / m² with the smallest error of its degree.
     """
     bits = np.int32(np.float32(np.float32(1) + value).view(np.int32) - np.int32(0x3F400000))
     exponent = np.int32(bits & np.int32(-0x800000))
@@ -186,7 +187,7 @@ def log_of_one_plus(value: Any) -> Any:
 
 @inner
 def transformed(value: Any, transform: int) -> Any:
-    """``value`` after the count transform; negative values keep their sign, so none gives NaN."""
+    """Apply the count transform to the absolute value and keep the sign, so nothing becomes NaN."""
     if transform == SQRT:
         return np.copysign(np.sqrt(np.abs(value)), value)
     if transform == LOG1P:
@@ -215,6 +216,7 @@ def _square_sum(values: F32) -> float:
 
 @inner
 def _divide_by_norm(values: F32) -> None:
+    """Divide a vector by its L2 norm; zeros stay zeros."""
     total = _square_sum(values)
     if total > 0.0:
         factor = np.float32(1.0 / np.sqrt(total))
@@ -224,6 +226,7 @@ def _divide_by_norm(values: F32) -> None:
 
 @inner
 def _scale_rows(lift: Lift | PlainLift, rows: Array, out: F32) -> None:
+    """Write the scaled ``rows`` (z, d) to the first d columns of ``out``."""
     shift, scale = lift.shift, lift.scale
     d = scale.shape[0]
     for i in range(rows.shape[0]):
@@ -242,13 +245,14 @@ def _scale_rows(lift: Lift | PlainLift, rows: Array, out: F32) -> None:
 
 @inner
 def cosine_of_turns(turns: Any) -> Any:
-    """cos(2π turns), within 2.5e-7 of the cosine of this very float32; vectorises.
+    """cos(2π turns), with an error below 2.5e-7 for the given float32; vectorises.
 
-    A quarter turn less the distance to the nearest whole turn is exact, which is why angles are in
-    turns; the polynomial is the best of its degree for sin(2πs), |s| ≤ 1/4.
+    Angles are in turns because s, a quarter turn less the distance to the nearest whole turn, is
+    then exact. The polynomial approximates sin(2πs) for |s| ≤ 1/4 with the smallest error of its
+    degree.
     """
-    # Adding 1.5·2²³ rounds to a whole number. Beyond 2²² turns nothing is left of the angle: the
-    # clamp keeps the value a cosine.
+    # Adding 1.5·2²³ rounds to a whole number. Beyond 2²² turns a float32 has no bits left for the
+    # angle; the clamp keeps the result within -1 and 1.
     whole = (turns + np.float32(12582912.0)) - np.float32(12582912.0)
     s = np.float32(0.25) - np.abs(turns - whole)
     s = max(s, np.float32(-0.25))
@@ -262,9 +266,10 @@ def cosine_of_turns(turns: Any) -> Any:
 
 @inner
 def _add_products(rows: F32, first: int, n_rows: int, frequencies: F32, angles: F32) -> None:
-    """``angles`` (≥ n_rows, n) += rows · frequencies for rows from ``first``, features in order.
+    """Add rows · frequencies to ``angles`` (≥ n_rows, n), for ``n_rows`` rows from ``first`` on.
 
-    A strip of columns stays in the first cache while all rows pass it.
+    Features are added in order. Columns are taken in strips: a strip of ``frequencies`` stays in
+    the first-level cache for all rows.
     """
     d, n = frequencies.shape
     here = rows[first : first + n_rows]
@@ -288,7 +293,7 @@ def _add_products(rows: F32, first: int, n_rows: int, frequencies: F32, angles: 
 
 @inner
 def _add_fourier(lift: Lift, out: F32) -> None:
-    """Columns d to d + n of ``out``, from its first d: √(2/n) cos(x·ω + b)."""
+    """Write √(2/n) cos(x·ω + b) to columns d to d + n of ``out``; x are its first d columns."""
     d, n = lift.frequencies.shape
     amplitude = np.float32(np.sqrt(2.0 / n))
     angles = np.empty((min(FOURIER_ROWS, out.shape[0]), n), np.float32)
@@ -306,7 +311,7 @@ def _add_fourier(lift: Lift, out: F32) -> None:
 
 @inner
 def _add_extremes(d: int, start: int, out: F32) -> None:
-    """Columns ``start`` to ``start + 2d``: maximum and minimum over rows of the first d columns."""
+    """Write maximum and minimum of the first d columns to columns ``start`` to ``start + 2d``."""
     top = out[0, start : start + d]
     low = out[0, start + d : start + 2 * d]
     for j in range(d):
@@ -327,7 +332,7 @@ def _add_extremes(d: int, start: int, out: F32) -> None:
 
 @inner
 def _add_mean(d: int, start: int, out: F32) -> None:
-    """Columns ``start`` to ``start + d``: the mean over rows of the first d columns."""
+    """Write the mean over rows of the first d columns to columns ``start`` to ``start + d``."""
     sums = np.zeros(d, np.float64)
     for i in range(out.shape[0]):
         row = out[i, :d]
@@ -341,6 +346,7 @@ def _add_mean(d: int, start: int, out: F32) -> None:
 
 @inner
 def _add_all(lift: Lift, out: F32) -> None:
+    """Add Fourier features and context to ``out`` (z, d') from its first d columns."""
     d, n = lift.scale.shape[0], lift.phases.shape[0]
     if n:
         _add_fourier(lift, out)
@@ -357,7 +363,7 @@ def _add_all(lift: Lift, out: F32) -> None:
 
 
 def add_features(lift: Lift | PlainLift, out: F32) -> None:
-    """Add Fourier features and context to ``out`` (z, d') from its first d columns, if any."""
+    """Add Fourier features and context to ``out`` (z, d'), if the lift has any."""
     if isinstance(lift, Lift):
         _add_all(lift, out)
 
@@ -379,7 +385,7 @@ def _add_features_compiled(lift: Any, out: Any) -> Any:  # noqa: ARG001
 
 @njit
 def lift_bag(lift: Lift | PlainLift, rows: Array, out: F32) -> None:
-    """``rows`` (z ≥ 1, d) of one bag, float32 or ``plain_rows``; ``out`` (z, d') overwritten."""
+    """Lift ``rows`` (z ≥ 1, d) of one bag, in ``plain_rows`` form, into ``out`` (z, d')."""
     _scale_rows(lift, rows, out)
     add_features(lift, out)
     last = out.shape[1] - 1
@@ -399,11 +405,11 @@ def lift_sparse_bag(
     out_columns: Array,
     out_values: F32,
 ) -> None:
-    """Rows ``start`` to ``stop`` of a CSR block, columns in their order, then the last with 1.
+    """Lift rows ``start`` to ``stop`` of a CSR block: scaled non-zeros, then 1 in the last column.
 
-    ``out_offsets`` (stop - start + 1,) counts from 0; ``out_columns``, ``out_values``: at least one
-    more a row than there are non-zeros. Scaled without centring, no Fourier features; what the
-    bag has in common is for ``join_sparse_bag``.
+    ``out_offsets`` (stop - start + 1,) begins at 0; ``out_columns`` and ``out_values`` need room
+    for the non-zeros and one more value per row. Sparse rows are not centred and get no Fourier
+    features; ``join_sparse_bag`` computes their context.
     """
     last = lift_width(lift) - 1
     place = 0
@@ -427,7 +433,7 @@ def lift_sparse_bag(
 def join_sparse_bag(
     lift: Lift, row_offsets: Array, columns: Array, values: F32, n_rows: int, context: Context
 ) -> None:
-    """``context`` of a bag of ``n_rows`` from its lifted rows; ``near`` is left as it is."""
+    """Compute the ``context`` of a bag of ``n_rows`` lifted rows, except the field ``near``."""
     d, n = lift.scale.shape[0], 0
     places, sums = context.places, context.sums
     for row in range(n_rows):

@@ -1,4 +1,4 @@
-"""Per-feature statistics of transformed rows, row by row: how a pass is cut leaves no trace."""
+"""Statistics of each feature over transformed rows; the result does not depend on block bounds."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Moments(NamedTuple):
-    """Running statistics of n_rows rows so far; of sparse rows, over the stored values alone."""
+    """Statistics of the rows so far; for sparse rows, over the stored values only."""
 
     seen: Array
-    """(d,) int64: values that went into each feature's mean and spread."""
+    """(d,) int64: number of values in each feature's mean and spread."""
     mean: Array
-    """(d,) float64, of the transformed values."""
+    """(d,) float64: mean of the transformed values."""
     spread: Array
     """(d,) float64: sum of squared distances from the mean."""
     max_abs: Array
     """(d,) float64: largest absolute transformed value."""
     counts: Array
-    """(4,) int64: rows, non-zero, negative and fractional values, before the transform."""
+    """(4,) int64: rows, then non-zero, negative and fractional values before the transform."""
 
 
 def empty_moments(n_features: int) -> Moments:
-    """Begin with no rows."""
+    """Statistics of no rows."""
     return Moments(
         np.zeros(n_features, np.int64),
         np.zeros(n_features),
@@ -40,6 +40,7 @@ def empty_moments(n_features: int) -> Moments:
 
 @inner
 def _add_value(moments: Moments, transform: int, column: int, stored: Any) -> None:
+    """Update the mean and the spread by Welford's method."""
     raw = widen(stored)
     value = np.float64(transformed(raw, transform))
     moments.seen[column] += 1
@@ -54,7 +55,7 @@ def _add_value(moments: Moments, transform: int, column: int, stored: Any) -> No
 
 @njit
 def add_dense(moments: Moments, transform: int, rows: Array) -> None:
-    """``rows`` (n, d) of any stored type, as ``plain_rows`` gives them; ``moments`` updated."""
+    """Add ``rows`` (n, d) of any stored type, as ``plain_rows`` returns them, to ``moments``."""
     moments.counts[0] += rows.shape[0]
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
@@ -65,7 +66,7 @@ def add_dense(moments: Moments, transform: int, rows: Array) -> None:
 def add_sparse(
     moments: Moments, transform: int, n_rows: int, columns: Array, values: Array
 ) -> None:
-    """``columns`` and ``values`` (stored,) of ``n_rows`` rows in order; ``moments`` updated."""
+    """Add ``n_rows`` sparse rows to ``moments``: their ``columns`` and ``values``, in order."""
     moments.counts[0] += n_rows
     for p in range(columns.shape[0]):
         _add_value(moments, transform, columns[p], values[p])

@@ -1,10 +1,10 @@
-"""Ranks of relevant labels, and the ranking loss of a block of bags: what early stopping looks at.
+"""Ranks of relevant labels, and the ranking loss of a block of bags, which early stopping uses.
 
-A bag's loss is the share of its (relevant, irrelevant) pairs of labels that are in the wrong order;
-a tie counts whole, as in scikit-learn. A bag with no or every label relevant has no pairs and
-counts as 0, as there too. Shares are summed as multiples of 2⁻⁴⁰, so the sum does not depend on
-which bags were summed first, and holds for 2²² bags of the worst loss; add further ones as Python's
-integers.
+A bag's loss is the share of its (relevant, irrelevant) pairs of labels that are in the wrong order.
+A tie is a pair in the wrong order, and a bag with no relevant label or only relevant labels has no
+pairs and loss 0, both as in scikit-learn. Losses are summed as multiples of 2⁻⁴⁰, so that the sum
+does not depend on the order of bags. An int64 holds the sum over 2²² bags of the worst loss; add
+sums of several blocks as Python integers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from streammiml.kernel import inner, njit
 from streammiml.kernel.tile import F32, I64
 
 UNIT = 1 << 40
-"""A loss of 1, in the sums."""
+"""The loss 1 in the sums."""
 
 
 @inner
 def wrong_pairs(scores: F32, relevant: npt.NDArray[Any]) -> Any:
-    """``scores`` (L,) of one bag, ``relevant`` ascending: irrelevant ones that score no less."""
+    """Number of pairs in the wrong order; ``scores`` (L,) of a bag, ``relevant`` ascending."""
     wrong = 0
     for label in relevant:
         own = scores[label]
-        # A score that is not a number is in the wrong order with all others.
+        # ``not <`` instead of ``>=``: NaN is in the wrong order with every other score.
         above = 0
         for other in range(scores.shape[0]):
             above += not scores[other] < own
@@ -39,7 +39,7 @@ def wrong_pairs(scores: F32, relevant: npt.NDArray[Any]) -> Any:
 
 @njit
 def ranking_loss_sum(scores: F32, label_offsets: I64, labels: npt.NDArray[Any]) -> Any:
-    """``scores`` (n_bags, ≥ L), the dummy's left out by slicing: sum of losses in ``UNIT``."""
+    """Sum of losses in ``UNIT``; ``scores`` (n_bags, L), without the column of the dummy."""
     total = np.int64(0)
     n_labels = scores.shape[1]
     for bag in range(scores.shape[0]):
@@ -54,10 +54,11 @@ def ranking_loss_sum(scores: F32, label_offsets: I64, labels: npt.NDArray[Any]) 
 def relevant_ranks(
     scores: F32, label_offsets: I64, labels: npt.NDArray[Any], out: npt.NDArray[np.int64]
 ) -> None:
-    """``scores`` (n_bags, L) of finite numbers, ``out`` (4, len(labels)) overwritten.
+    """Count labels around each relevant label of each bag; overwrites ``out`` (4, len(labels)).
 
-    For each relevant label of each bag: labels that score higher, labels that score the same
-    (itself too), those of them with a lower number, and relevant labels that score no less.
+    ``scores`` (n_bags, L) are finite. The counts are: labels that score higher; labels that score
+    the same, with the label itself; labels with the same score and a lower number; relevant labels
+    that score no less, with the label itself.
     """
     n_labels = scores.shape[1]
     for bag in range(scores.shape[0]):
@@ -81,5 +82,5 @@ def relevant_ranks(
 
 
 def ranking_loss(total: int, n_bags: int) -> float:
-    """Mean loss from sums over all blocks; not a number over no bags."""
+    """Mean loss, from the sum over all blocks; NaN without bags."""
     return total / (UNIT * n_bags) if n_bags else float("nan")

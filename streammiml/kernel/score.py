@@ -1,8 +1,9 @@
-"""Scores of bags on all labels, with the key instance and the sub-concept that gave each.
+"""Scores of bags on all labels, with the key instance and the sub-concept of each score.
 
-A bag's score is a maximum over rows and sub-concepts; of equal ones the lowest row wins, then the
-lowest sub-concept. Rows are taken in panels of bounded size whatever the bags are, and every dot
-product has an order of its own, so how bags are grouped, or how long they are, moves no bit.
+A bag's score is a maximum over rows and sub-concepts; ties go to the lowest row, then to the lowest
+sub-concept. Rows are taken in panels of bounded size, whatever the lengths of bags, and the order
+of additions in a dot product depends on its length alone. So no bit of a score depends on how bags
+are grouped.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from streammiml.kernel.tile import (
     LANES,
     aligned_zeros,
     dot_tile,
+    padded_width,
     peak_tile,
     project_tile,
     sparse_tile,
@@ -42,13 +44,13 @@ Array = npt.NDArray[Any]
 PANEL_ROWS = 64
 """Rows projected at a time; longer bags are taken in several panels."""
 FEATURES_AT_ONCE = 128
-"""Features of W0 a pass of tiles keeps in the first cache."""
+"""Features of W0 that stay in the first-level cache while all rows of a panel are projected."""
 SCORE_COLUMNS = 120
-"""About how many (label, sub-concept) pairs are scored at a time; at least 24 labels."""
+"""Approximate number of (label, sub-concept) pairs scored at a time; at least 24 labels."""
 
 
 class Weights(NamedTuple):
-    """A model's vectors, widths padded with zeros to whole vectors of eight."""
+    """A model's weights, their last axis padded to m_pad; see ``tile.padded_width``."""
 
     shared: F32
     """(d', m_pad) W0 transposed; (0, m_pad) without a shared space, and then m = d'."""
@@ -57,22 +59,24 @@ class Weights(NamedTuple):
 
 
 class ScoreWeights(NamedTuple):
-    """A model's vectors, those of the labels lying across: what is scored is a matrix product."""
+    """A model's weights for scoring: label vectors are columns of a matrix product."""
 
     shared: F32
     """As in :class:`Weights`."""
     labels: F32
-    """``at_once`` labels after the other, each a (width, columns) matrix laid end to end.
+    """Groups of ``at_once`` labels; each group is a (width, columns) matrix, stored end to end.
 
-    Columns are labels side by side, sub-concept after sub-concept; the last labels are filled up
-    to eight with zeros. The width has no padding.
+    A group has a column for each label of sub-concept 0, then of sub-concept 1, and so on; the
+    number of labels is padded with zeros to a multiple of eight. The width is not padded.
     """
     width: int
-    """Dimensions of the labels' vectors that are not zero throughout."""
+    """Dimensions of the label vectors, without those at the end that are zero in all of them."""
     n_labels: int
     """L + 1."""
     n_sub: int
+    """K."""
     at_once: int
+    """Labels in a group."""
 
 
 class DenseBlock(NamedTuple):
@@ -81,15 +85,15 @@ class DenseBlock(NamedTuple):
     rows: Array
     """(n_rows, d)."""
     bag_offsets: I64
-    """(n_bags + 1,) in rows."""
+    """(n_bags + 1,) Bounds of each bag in ``rows``."""
     label_offsets: I64
-    """(n_bags + 1,) in ``labels``."""
+    """(n_bags + 1,) Bounds of each bag in ``labels``."""
     labels: Array
     """Relevant labels of each bag, ascending and distinct."""
 
 
 class SparseBlock(NamedTuple):
-    """Bags of sparse rows: columns ascend within a row."""
+    """Bags of sparse rows in CSR form; columns ascend within a row."""
 
     row_offsets: I64
     columns: Array
@@ -99,18 +103,18 @@ class SparseBlock(NamedTuple):
     labels: Array
 
 
-class SparseRows(NamedTuple):
-    """Lifted sparse rows of one bag: CSR counted from 0."""
+class LiftedCsr(NamedTuple):
+    """Lifted sparse rows in CSR form; offsets begin at 0."""
 
     offsets: I64
     columns: I32
     values: F32
     context: Context = NOTHING_SHARED
-    """What they have in common beside that."""
+    """Features that all rows of the bag share."""
 
 
 class Scores(NamedTuple):
-    """(n_bags, L + 1) each: value, row within the bag, sub-concept."""
+    """Scores (n_bags, L + 1), and the row within the bag and the sub-concept that gave each."""
 
     value: F32
     row: I64
@@ -121,17 +125,17 @@ class Panel(NamedTuple):
     """Room for the scoring of one panel of rows."""
 
     projected: F32
-    """(rows, m_pad)."""
+    """(rows, m_pad) Rows in the space of the label vectors."""
     dots: F32
-    """(rows, columns), columns being (label, sub-concept) pairs, padded to fours."""
+    """(rows, columns) A column is a (label, sub-concept) pair; padded to a multiple of four."""
     best: F32
-    """(columns,) of the panel's rows."""
+    """(columns,) Maximum over the rows of the panel."""
     row: I32
-    """(columns,) where ``best`` was met."""
+    """(columns,) Row that gave ``best``."""
     sub: I32
-    """(columns,) by which sub-concept."""
+    """(columns,) Sub-concept that gave ``best``."""
     chosen: I64
-    """(columns,) which vector each column is."""
+    """(columns,) Number of the label vector of each column."""
 
 
 def make_scores(n_bags: int, n_labels: int) -> Scores:
@@ -141,7 +145,7 @@ def make_scores(n_bags: int, n_labels: int) -> Scores:
 
 
 def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
-    """Room for vectors of ``width`` (padded) and ``n_columns`` dot products a row at a time."""
+    """Room for rows of (padded) ``width``, with ``n_columns`` dot products of each row."""
     columns = -(-n_columns // 4) * 4 + 4
     return Panel(
         aligned_zeros((n_rows, width)),
@@ -155,15 +159,16 @@ def make_panel(width: int, n_columns: int, n_rows: int = PANEL_ROWS) -> Panel:
 
 @inner
 def project_dense(rows: F32, shared: F32, out: F32) -> None:
-    """``rows`` (n, d'), ``shared`` (d', m_pad), ``out`` (n, m_pad) overwritten."""
+    """Overwrite ``out`` (n, m_pad) with ``rows`` (n, d') · ``shared`` (d', m_pad)."""
     n = rows.shape[0]
     n_features, width = shared.shape
     out[:] = np.float32(0)
     for start in range(0, n_features, FEATURES_AT_ONCE):
         stop = min(n_features, start + FEATURES_AT_ONCE)
         column = 0
-        # Three vectors wide, but two at the end where one would be left over. Tiles of few sums
-        # wait for the adder, so four rows are taken at once where that leaves no narrow tile.
+        # Tiles are three vectors wide, and two at the end if otherwise one vector would remain.
+        # A tile of few sums waits for the adder, so a tile has four rows where this avoids a tile
+        # of one row later.
         while width - column > 32 or width - column == 24:
             row = 0
             while n - row >= 8 and (n - row) % 3 == 2:
@@ -206,8 +211,8 @@ def project_dense(rows: F32, shared: F32, out: F32) -> None:
 
 
 @inner
-def project_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
-    """Rows ``start`` to ``stop``, ``shared`` (d', m_pad), ``out`` (stop - start, m_pad)."""
+def project_sparse(rows: LiftedCsr, start: int, stop: int, shared: F32, out: F32) -> None:
+    """Overwrite ``out`` (stop - start, m_pad) with rows ``start`` to ``stop`` · ``shared``."""
     width = shared.shape[1]
     for row in range(start, stop):
         first, last = rows.offsets[row], rows.offsets[row + 1]
@@ -226,7 +231,7 @@ def project_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F3
 
 @inner
 def copy_dense(rows: F32, out: F32) -> None:
-    """``rows`` (n, d'), ``out`` (n, d'_pad): without a shared space a row is its own projection."""
+    """Copy ``rows`` (n, d') to ``out`` (n, d'_pad): the projection without a shared space."""
     n, d = rows.shape
     for i in range(n):
         for j in range(d):
@@ -236,8 +241,8 @@ def copy_dense(rows: F32, out: F32) -> None:
 
 
 @inner
-def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
-    """Rows ``start`` to ``stop`` as dense ones, ``out`` (stop - start, d'_pad) overwritten."""
+def spread_sparse(rows: LiftedCsr, start: int, stop: int, out: F32) -> None:
+    """Overwrite ``out`` (stop - start, d'_pad) with rows ``start`` to ``stop`` as dense rows."""
     out[:] = np.float32(0)
     for row in range(start, stop):
         for place in range(rows.offsets[row], rows.offsets[row + 1]):
@@ -246,7 +251,7 @@ def spread_sparse(rows: SparseRows, start: int, stop: int, out: F32) -> None:
 
 @inlined
 def place_dense(rows: F32, shared: F32, out: F32) -> None:
-    """Where lifted ``rows`` (n, d') lie for the labels' vectors: in the shared space, if any."""
+    """Overwrite ``out`` with lifted ``rows`` (n, d') in the space of the label vectors."""
     if shared.shape[0]:
         project_dense(rows, shared, out)
     else:
@@ -254,8 +259,8 @@ def place_dense(rows: F32, shared: F32, out: F32) -> None:
 
 
 @inner
-def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32) -> None:
-    """As ``place_dense``, rows ``start`` to ``stop``; their context has been placed."""
+def place_sparse(rows: LiftedCsr, start: int, stop: int, shared: F32, out: F32) -> None:
+    """As ``place_dense``, for sparse rows ``start`` to ``stop``, whose ``context.near`` is set."""
     if shared.shape[0]:
         project_sparse(rows, start, stop, shared, out)
     else:
@@ -269,9 +274,9 @@ def place_sparse(rows: SparseRows, start: int, stop: int, shared: F32, out: F32)
 
 @inner
 def lift_sparse(
-    block: SparseBlock, start: int, stop: int, lift: Lift, shared: F32, rows: SparseRows
+    block: SparseBlock, start: int, stop: int, lift: Lift, shared: F32, rows: LiftedCsr
 ) -> None:
-    """Rows ``start`` to ``stop`` of a block, of one bag if there is a context, into ``rows``."""
+    """Lift rows ``start`` to ``stop`` of a block into ``rows``; with a context, only one bag."""
     lift_sparse_bag(
         lift, block.row_offsets, block.columns, block.values, start, stop, rows.offsets,
         rows.columns, rows.values,
@@ -284,7 +289,7 @@ def lift_sparse(
 
 @inner
 def _place_context(context: Context, shared: F32) -> None:
-    """Once a bag: it may have many more non-zeros than a row."""
+    """Write ``context.near`` once for the whole bag, as a context may have many non-zeros."""
     n, near = context.size[0], context.near
     if shared.shape[0]:
         for column in range(0, shared.shape[1], 8):
@@ -299,10 +304,11 @@ def _place_context(context: Context, shared: F32) -> None:
 def dot_columns(
     projected: F32, vectors: F32, chosen: I64, start: int, stop: int, dots: F32, best: F32
 ) -> None:
-    """Columns ``start`` to ``stop`` of ``dots`` and their ``best``, for all rows of ``projected``.
+    """Write columns ``start`` to ``stop`` of ``dots`` and ``best``, for all rows of ``projected``.
 
-    ``projected`` (n, width), ``vectors`` (n_vectors, width), ``chosen`` names one for each column.
-    Fours are filled up with the last column's vector, so there must be room for them.
+    ``projected`` (n, width), ``vectors`` (n_vectors, width); ``chosen`` has the vector of each
+    column. Columns are computed in fours. The last four are filled up with the vector of the last
+    column, so the arrays need room for a multiple of four.
     """
     n = projected.shape[0]
     for column in range(start, stop, 4):
@@ -325,16 +331,16 @@ def score_rows(
     projected: F32, first_row: int, bag_offsets: I64, first_bag: int, weights: ScoreWeights,
     panel: Panel, out: Scores,
 ) -> None:  # fmt: skip
-    """Raise ``out`` by rows ``first_row`` onwards of the block, given as ``projected`` (n, m_pad).
+    """Raise ``out`` to the scores of n rows of the block, given as ``projected`` (n, m_pad).
 
-    ``first_bag`` holds ``first_row``. What ``out`` has of a bag begun in an earlier panel stays
-    where it is not beaten.
+    The rows begin at ``first_row``, which is a row of ``first_bag``. A score that an earlier panel
+    wrote for the same bag stays unless these rows have a higher score.
     """
     n_rows, width = projected.shape[0], weights.width
     done = 0
     for label in range(0, weights.n_labels, weights.at_once):
         n_here = min(weights.at_once, weights.n_labels - label)
-        stride = -(-n_here // LANES) * LANES
+        stride = padded_width(n_here)
         columns = weights.n_sub * stride
         vectors = weights.labels[done : done + width * columns].reshape(width, columns)
         project_dense(projected, vectors, panel.dots[:n_rows])
@@ -350,10 +356,10 @@ def raise_scores(
     first_row: int, n_rows: int, bag_offsets: I64, first_bag: int, part: Any, panel: Panel,
     out: Scores,
 ) -> None:  # fmt: skip
-    """Raise ``out`` by ``panel.dots`` of ``n_rows`` rows from ``first_row`` of the block on.
+    """Raise ``out`` to ``panel.dots`` of ``n_rows`` rows of the block, from ``first_row`` on.
 
-    ``part``: the first label, how many there are, the columns of a sub-concept, and K. Sub-concept
-    k of label i of them is in column ``i + k * stride``.
+    ``part`` is (first label, number of labels, stride, K). Sub-concept k of the i-th of these
+    labels is in column ``i + k * stride``.
     """
     label, n_here, stride, n_sub = part
     best, rows, subs = panel.best, panel.row, panel.sub
@@ -370,7 +376,7 @@ def raise_scores(
             i += LANES
         to_bag = first_row - bag_offsets[bag]
         if to_bag <= 0:
-            # Three loops, each of which becomes one of vectors.
+            # Three loops, because the compiler vectorises each of them.
             for i in range(n_here):
                 out.value[bag, label + i] = best[i]
             for i in range(n_here):
@@ -390,7 +396,7 @@ def raise_scores(
 def score_lifted_dense(
     rows: F32, bag_offsets: I64, first_bag: int, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
-    """``rows`` (n, d') are lifted: whole bags of the block, from ``first_bag`` on."""
+    """Score lifted ``rows`` (n, d'): complete bags of the block, from ``first_bag`` on."""
     for start in range(0, rows.shape[0], PANEL_ROWS):
         stop = min(rows.shape[0], start + PANEL_ROWS)
         projected = panel.projected[: stop - start]
@@ -401,9 +407,9 @@ def score_lifted_dense(
 
 @inner
 def score_lifted_sparse(
-    rows: SparseRows, bag_offsets: I64, bags: Any, weights: ScoreWeights, panel: Panel, out: Scores
+    rows: LiftedCsr, bag_offsets: I64, bags: Any, weights: ScoreWeights, panel: Panel, out: Scores
 ) -> None:
-    """``rows`` are lifted: bags ``bags[0]`` to ``bags[1]`` of the block, counted from 0."""
+    """Score lifted ``rows``: bags ``bags[0]`` to ``bags[1]`` of the block."""
     first = bag_offsets[bags[0]]
     n_rows = bag_offsets[bags[1]] - first
     for start in range(0, n_rows, PANEL_ROWS):
@@ -416,6 +422,7 @@ def score_lifted_sparse(
 
 @inner
 def _bag_of(bag_offsets: I64, bag: int, row: int) -> Any:
+    """Find the bag that holds ``row``, searching from ``bag`` on."""
     while bag_offsets[bag + 1] <= row:
         bag += 1
     return bag
@@ -423,7 +430,7 @@ def _bag_of(bag_offsets: I64, bag: int, row: int) -> Any:
 
 @inner
 def _bags_together(bag_offsets: I64, bag: int) -> Any:
-    """Count up: where a panel that starts with ``bag`` ends, whole bags only, at least one."""
+    """End of a panel that begins with ``bag``: as many complete bags as fit, at least one."""
     stop = bag + 1
     while (
         stop + 1 < bag_offsets.shape[0] and bag_offsets[stop + 1] - bag_offsets[bag] <= PANEL_ROWS
@@ -441,7 +448,7 @@ def score_block_dense(
     panel: Panel,
     out: Scores,
 ) -> None:
-    """``rows`` (≥ PANEL_ROWS and ≥ the longest bag, d') is room; ``out`` overwritten."""
+    """Score every bag into ``out``; ``rows`` (≥ PANEL_ROWS and ≥ longest bag, d') is room."""
     offsets = block.bag_offsets
     bag: Any = np.int64(0)
     while bag + 1 < offsets.shape[0]:
@@ -452,7 +459,7 @@ def score_block_dense(
                 start, end = offsets[b] - offsets[bag], offsets[b + 1] - offsets[bag]
                 lift_bag(lift, block.rows[offsets[b] : offsets[b + 1]], rows[start:end])
         else:
-            # Rows know nothing of their bags, and few long loops are faster than many short ones.
+            # Without a context, bounds of bags do not matter: one long loop is faster than many.
             lift_bag(lift, block.rows[offsets[bag] : offsets[stop]], lifted)
         score_lifted_dense(lifted, offsets, bag, weights, panel, out)
         bag = stop
@@ -460,10 +467,10 @@ def score_block_dense(
 
 @njit
 def score_block_sparse(
-    block: SparseBlock, lift: Lift, weights: ScoreWeights, rows: SparseRows, panel: Panel,
+    block: SparseBlock, lift: Lift, weights: ScoreWeights, rows: LiftedCsr, panel: Panel,
     out: Scores,
 ) -> None:  # fmt: skip
-    """``rows`` is room for a panel, or the longest bag, and its non-zeros; ``out`` overwritten."""
+    """Score every bag into ``out``; ``rows`` is room for a panel or the longest bag."""
     offsets = block.bag_offsets
     bag: Any = np.int64(0)
     while bag + 1 < offsets.shape[0]:
@@ -478,10 +485,10 @@ def score_block_sparse(
 
 @inner
 def _score_together(
-    block: SparseBlock, bag: int, stop: int, lift: Lift, weights: ScoreWeights, rows: SparseRows,
+    block: SparseBlock, bag: int, stop: int, lift: Lift, weights: ScoreWeights, rows: LiftedCsr,
     panel: Panel, out: Scores,
 ) -> None:  # fmt: skip
-    """Bags that fit a panel, each with a context of its own."""
+    """Score several bags in one panel, each with a context of its own."""
     offsets = block.bag_offsets
     first = offsets[bag]
     for b in range(bag, stop):
@@ -495,9 +502,9 @@ def _score_together(
 def score_block(
     block: DenseBlock | SparseBlock, lift: Lift, weights: Weights | ScoreWeights
 ) -> Scores:
-    """Scores of every bag on every label and the dummy; bits do not depend on the grouping.
+    """Score every bag on every label and the dummy; bits do not depend on how bags are grouped.
 
-    Who scores many blocks lays the weights out once, with :func:`laid_across`.
+    To score many blocks, lay the weights out once, with :func:`laid_across`.
     """
     if isinstance(weights, Weights):
         weights = laid_across(weights)
@@ -513,26 +520,25 @@ def score_block(
 
 
 def laid_across(weights: Weights) -> ScoreWeights:
-    """The weights as scoring takes them; the labels' vectors are copied."""
+    """Lay the weights out for scoring; the label vectors are copied."""
     n_labels, n_sub, _ = weights.labels.shape
     used = np.flatnonzero(weights.labels.any(axis=(0, 1)))
     width = int(used[-1]) + 1 if len(used) else 1
-    # Tiles are three vectors wide: three times eight labels fill them, whatever K is.
+    # Tiles are three vectors wide: a multiple of 3 × 8 labels fills them, whatever K is.
     at_once = 3 * LANES * max(1, SCORE_COLUMNS // (3 * LANES * n_sub))
-    rounded = -(-n_labels // LANES) * LANES
-    labels = aligned_zeros(rounded * n_sub * width)
+    labels = aligned_zeros(padded_width(n_labels) * n_sub * width)
     lay_labels(weights.labels, width, at_once, labels)
     return ScoreWeights(weights.shared, labels, width, n_labels, n_sub, at_once)
 
 
 @njit
 def lay_labels(labels: F32, width: int, at_once: int, out: F32) -> None:
-    """``labels`` (L + 1, K, ≥ width) to ``ScoreWeights.labels``; ``out`` is zero."""
+    """Write ``labels`` (L + 1, K, ≥ width) as ``ScoreWeights.labels`` to ``out``, which is zero."""
     n_labels, n_sub = labels.shape[:2]
     done = 0
     for label in range(0, n_labels, at_once):
         n_here = min(at_once, n_labels - label)
-        stride = -(-n_here // LANES) * LANES
+        stride = padded_width(n_here)
         columns = n_sub * stride
         part = out[done : done + width * columns].reshape(width, columns)
         for i in range(n_here):
@@ -544,10 +550,9 @@ def lay_labels(labels: F32, width: int, at_once: int, out: F32) -> None:
 
 def make_score_panel(weights: ScoreWeights) -> Panel:
     """Room for the scoring of one panel of rows."""
-    columns = weights.n_sub * min(weights.at_once, -(-weights.n_labels // LANES) * LANES)
-    padded = weights.shared.shape[1]
+    columns = weights.n_sub * min(weights.at_once, padded_width(weights.n_labels))
     return Panel(
-        aligned_zeros((PANEL_ROWS, padded)),
+        aligned_zeros((PANEL_ROWS, weights.shared.shape[1])),
         aligned_zeros((PANEL_ROWS, columns)),
         aligned_zeros(weights.at_once),
         aligned_zeros(weights.at_once, np.int32),
@@ -563,14 +568,14 @@ def make_dense_rows(block: DenseBlock, lift: Lift) -> F32:
     return room
 
 
-def make_sparse_rows(block: SparseBlock, lift: Lift, width: int) -> SparseRows:
-    """Room for the lifted rows of a panel or of the block's longest bag, ``width`` if placed."""
+def make_sparse_rows(block: SparseBlock, lift: Lift, width: int) -> LiftedCsr:
+    """Room for the lifted rows of a panel or of the block's longest bag; ``width`` is m_pad."""
     n_rows = np.diff(block.bag_offsets)
     longest = int(n_rows.max(initial=PANEL_ROWS))
     fullest = int(np.diff(block.row_offsets).max(initial=0))
     most = int(np.diff(block.row_offsets[block.bag_offsets]).max(initial=0))
     n_values = max(most + longest, PANEL_ROWS * (fullest + 1))
-    return SparseRows(
+    return LiftedCsr(
         np.zeros(longest + 1, np.int64),
         np.zeros(n_values, np.int32),
         aligned_zeros(n_values),

@@ -1,14 +1,19 @@
 """One update of the model from one bag, by the MIMLfast algorithm.
 
-A visit has three parts. *Project*: the bag's rows in the shared space, P = X W0ᵀ. *Search*: draw
-candidates and compare them with y until one violates the margin. Draws do not depend on scores, so
-candidates are scored a few at a time, in draw order, and the first violation is taken: the same
-result as one by one, at the speed of a matrix product. A label that was tried before in this visit
-cannot violate and costs nothing. *Update*: all three from the values before the step, W0 in one
-pass over the features that x or x̄ has.
+Letters: y is a drawn label of the bag, or the dummy. ȳ is a label that the bag does not have and
+that scores above y's score minus 1, which violates the margin; ȳ may be the dummy if y is not.
+x and x̄ are the rows that give the scores of y and ȳ, w_y and w_ȳ the vectors of their
+sub-concepts. W0 is the shared space, γ the step size, and S the harmonic weight of a violation.
 
-A bag too long to keep P for is scored on all labels in one bounded pass, and the table searched:
-the same scores, so the same step.
+A visit has three parts. *Project*: compute the bag's rows in the shared space, P = X W0ᵀ.
+*Search*: draw candidates and compare them with y until one violates the margin. Draws do not depend
+on scores, so candidates are scored a few at a time, in draw order, and the first violation is
+taken: the same result as one by one, at the speed of a matrix product. A label that was tried
+before in this visit cannot violate the margin and is not scored again. *Update*: change w_y, w_ȳ
+and W0, all from the values before the step, W0 in one pass over the features that x or x̄ has.
+
+If a bag is so long that P would take too much memory, all its labels are scored in one pass of
+bounded memory, and the table of scores is searched. The scores are the same, so the step is too.
 """
 
 from __future__ import annotations
@@ -23,9 +28,9 @@ from streammiml.kernel.draws import draw_against, draw_ahead, draw_label, step_k
 from streammiml.kernel.score import (
     PANEL_ROWS,
     Array,
+    LiftedCsr,
     Panel,
     Scores,
-    SparseRows,
     Weights,
     dot_columns,
     make_panel,
@@ -33,17 +38,26 @@ from streammiml.kernel.score import (
     place_sparse,
     raise_scores,
 )
-from streammiml.kernel.tile import F32, F64, I64, LANES, aligned_zeros, sum_squares, update_tile
+from streammiml.kernel.tile import (
+    F32,
+    F64,
+    I64,
+    LANES,
+    aligned_zeros,
+    padded_width,
+    sum_squares,
+    update_tile,
+)
 
 KEPT_BYTES = 4 << 20
-"""A bag whose projection is larger than this is searched by table."""
+"""If a bag's projection P is larger than this, its table of scores is searched instead."""
 
 DRAWS_AHEAD = 16
-"""Candidates drawn at a time, and a power of two."""
+"""Candidates drawn at a time; a power of two."""
 
 
 class Settings(NamedTuple):
-    """What a step needs to know beside weights and bag."""
+    """Settings of a step."""
 
     seed: int
     step_size: float
@@ -51,48 +65,52 @@ class Settings(NamedTuple):
     decay: float
     """η: γ at step t is γ0 / (1 + η γ0 t)."""
     max_norm: float
-    """C."""
+    """C, the upper limit for the norms of label vectors and of columns of W0."""
 
 
 class Room(NamedTuple):
-    """What a step writes and forgets; one for each thread."""
+    """Temporary arrays of a step; each thread has its own."""
 
     panel: Panel
-    """Columns: K of y, then K of each candidate."""
+    """Its columns are the K sub-concepts of y, then the K of each candidate."""
     batch: I64
-    """(2, candidates): label and try of each candidate being scored."""
+    """(2, candidates) Label and try of each candidate that is being scored."""
     visited: I64
-    """(L + 2,): the visit in which a label was last a candidate; the number of the visit last."""
+    """(L + 2,) Number of the visit in which each label was last a candidate; the last entry is the
+    number of the current visit."""
     drawn: I64
-    """(DRAWS_AHEAD,) candidates of this try and the next."""
+    """(DRAWS_AHEAD,) Candidates drawn ahead."""
     harmonic: F64
-    """(L + 2,): 1 + 1/2 + … + 1/n."""
+    """(L + 2,) 1 + 1/2 + … + 1/n."""
     gains: F32
-    """(4, max(d', m_pad)): γSx, γSx̄, and w_y, w_ȳ as they were."""
+    """(4, max(d', m_pad)) γSx, γSx̄, and w_y, w_ȳ from before the step."""
     squares: F32
-    """(4,)."""
+    """(4,) Squared norms of up to four columns of W0 after the step."""
 
 
 class Outcome(NamedTuple):
-    """What a step did."""
+    """Result of a step."""
 
     label: int
+    """y."""
     against: int
-    """The violating label, or -1."""
+    """ȳ, the label that violates the margin, or -1."""
     tries: int
-    """v, or the tries made in vain."""
+    """v, the number of tries up to the violation, or of all tries if there is none."""
     distinct: int
-    """Labels among those tries."""
+    """Number of different labels among the tries."""
     row: int
+    """Row x, which gives the score of y."""
     against_row: int
+    """Row x̄, which gives the score of ȳ."""
     sub: Any
     against_sub: Any
     weight: float
-    """S, the harmonic weight; 0 if nothing violates."""
+    """S, the harmonic weight; 0 without a violation."""
     loss: float
-    """S times what is missing to the margin."""
+    """S times the distance from the margin."""
     is_finite: bool
-    """False: a score or a weight is not a finite number any more."""
+    """False if a score or a weight is no longer a finite number."""
 
 
 def make_room(weights: Weights, longest_bag: int) -> Room:
@@ -113,7 +131,7 @@ def make_room(weights: Weights, longest_bag: int) -> Room:
 
 
 def candidates_at_once(n_sub: int) -> int:
-    """Fewest labels whose sub-concepts fill tiles of four, and two of them."""
+    """Fewest labels whose sub-concepts fill tiles of four columns, at least two tiles."""
     at_once = 1
     while at_once * n_sub % 4 or at_once * n_sub < 8:
         at_once += 1
@@ -122,13 +140,13 @@ def candidates_at_once(n_sub: int) -> int:
 
 @inlined
 def step_size_at(settings: Settings, step: int) -> float:
-    """γ at ``step``, the number of steps done before."""
+    """γ at ``step``, which counts the steps done before."""
     return settings.step_size / (1.0 + settings.decay * settings.step_size * step)
 
 
 @inner
 def _all_finite(values: F32) -> Any:
-    """Whether no element is infinite or not a number: whether no exponent is all ones."""
+    """Check that no element is infinite or NaN, that is, that no exponent is all ones."""
     bits = values.view(np.int32)
     worst = np.int32(0)
     for i in range(bits.shape[0]):
@@ -139,6 +157,7 @@ def _all_finite(values: F32) -> Any:
 
 @inner
 def _top(best: F32, start: int, stop: int) -> Any:
+    """Maximum of columns ``start`` to ``stop``."""
     top = best[start]
     for column in range(start + 1, stop):
         if best[column] > top:
@@ -148,7 +167,7 @@ def _top(best: F32, start: int, stop: int) -> Any:
 
 @inner
 def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> Any:
-    """Lowest row, then lowest sub-concept, that has the value ``top``."""
+    """First row, and first sub-concept in it, that has the value ``top``."""
     for row in range(n_rows):
         for k in range(n_sub):
             if dots[row, start + k] == top:
@@ -158,7 +177,7 @@ def _first_place(dots: F32, n_rows: int, start: int, n_sub: int, top: Any) -> An
 
 @inner
 def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -> Outcome:
-    """``projected`` (z ≥ 1, width) of one bag, ``labels`` (L + 1, K, width)."""
+    """Search for a violation in ``projected`` (z ≥ 1, width); ``labels`` (L + 1, K, width)."""
     n_labels, n_sub, width = labels.shape
     vectors = labels.reshape(n_labels * n_sub, width)
     dots, best, chosen = room.panel.dots, room.panel.best, room.panel.chosen
@@ -173,10 +192,10 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
     visit = visited[n_labels]
     for k in range(n_sub):
         chosen[k] = label * n_sub + k
-    # y is scored with the first candidates, of which there is one less to fill the same tiles.
+    # y is scored with the first candidates, which are one fewer to fill the same tiles.
     limit = max(1, batch.shape[1] - 1)
     value, margin = np.float32(0), 0.0
-    # From a plain 0 numba would compile what these are passed to twice: for the literal 0, too.
+    # numba compiles a function once more for a literal 0, so these begin with a typed zero.
     zero: Any = np.int64(0)
     tried = distinct = first = row = sub = zero
     while tried < n_against:
@@ -189,7 +208,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
             other = room.drawn[ahead]
             batch[0, count] = other
             batch[1, count] = tried
-            # Without a branch, which the processor could only guess.
+            # No branch: the processor could not predict it.
             count += visited[other] != visit
             visited[other] = visit
         if count == 0:
@@ -200,7 +219,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
         dot_columns(projected, vectors, chosen, first, (1 + count) * n_sub, dots, best)
         if first == 0:
             value = _top(best, first, n_sub)
-            # A row that is not a number loses every comparison: it would go unseen otherwise.
+            # A NaN loses every comparison, so the maximum alone would not show it.
             if not np.isfinite(value) or not _all_finite(projected):
                 return Outcome(label, -1, tried, 0, 0, 0, 0, 0, 0.0, 0.0, False)
             margin = np.float64(value) - 1.0
@@ -224,7 +243,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
 
 @inner
 def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcome:
-    """As ``search``, on scores of all labels already in ``table`` (1, L + 1)."""
+    """As ``search``, with the scores of all labels given in ``table`` (1, L + 1)."""
     value, place, sub = table.value[0], table.row[0], table.subconcept[0]
     visited = room.visited
     dummy = value.shape[0] - 1
@@ -254,7 +273,7 @@ def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcom
 
 @inner
 def shrink(vector: F32, max_norm: float) -> bool:
-    """Project ``vector`` (width,) onto the ball of radius ``max_norm``; False if not finite."""
+    """Project ``vector`` (width,) onto the ball of radius ``max_norm``; True if it is finite."""
     squared = sum_squares(vector)
     if squared > max_norm * max_norm:
         factor = np.float32(max_norm / np.sqrt(squared))
@@ -268,7 +287,7 @@ def update_label(
     weights: Weights, averages: Averages, place: Any, amount: Any, direction: F32, max_norm: float,
     now: int,
 ) -> bool:  # fmt: skip
-    """w[place] += amount · direction (width,), then projected; False if not finite."""
+    """Add amount · direction (width,) to w[place] and project it; True if it is finite."""
     label, sub = place
     vectors = weights.labels[label]
     if now > 0 and averages.labels_seen[label, sub] < now:
@@ -285,7 +304,10 @@ def update_shared_dense(
     weights: Weights, averages: Averages, x: F32, against_x: F32, amount: Any, room: Room,
     max_norm: float, now: int,
 ) -> bool:  # fmt: skip
-    """W0 += amount (w_y xᵀ - w_ȳ x̄ᵀ) in one pass, w in ``room.gains[2:]``; False: not finite."""
+    """Add amount (w_y xᵀ - w_ȳ x̄ᵀ) to W0 in one pass; True if all is finite.
+
+    ``room.gains[2:]`` holds w_y and w_ȳ.
+    """
     shared, means, seen = weights.shared, averages.shared, averages.shared_seen
     more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
     squares = room.squares
@@ -299,8 +321,9 @@ def update_shared_dense(
             if seen[j] < now and (more[j] != 0 or less[j] != 0):
                 catch_up(means, shared, j, seen[j], total)
                 seen[j] = now
-    # A float32 sum settles most features; near the bound and beyond, float64 decides. A feature
-    # that neither row has is left alone even there, or rounding would shrink it again and again.
+    # For most features the squared norm in float32 shows that they are within the bound. Near the
+    # bound and beyond, ``shrink`` computes it in float64. A feature that neither row has is never
+    # shrunk: rounding would shrink it again and again.
     bound = np.float32(max_norm * max_norm * (1.0 - 1e-4))
     finite = True
     whole = n_features & ~3
@@ -319,10 +342,10 @@ def update_shared_dense(
 
 @inner
 def update_shared_sparse(
-    weights: Weights, averages: Averages, rows: SparseRows, pair: Any, amount: Any, room: Room,
+    weights: Weights, averages: Averages, rows: LiftedCsr, pair: Any, amount: Any, room: Room,
     max_norm: float, now: int,
 ) -> bool:  # fmt: skip
-    """As ``update_shared_dense`` on the features that rows ``pair`` have: their columns merged."""
+    """As ``update_shared_dense``, on the merged columns of the two sparse rows ``pair``."""
     shared, means, seen = weights.shared, averages.shared, averages.shared_seen
     more, less, plus, minus = room.gains[0], room.gains[1], room.gains[2], room.gains[3]
     columns, values, squares, context = rows.columns, rows.values, room.squares, rows.context
@@ -336,7 +359,7 @@ def update_shared_sparse(
     while c < c_end or p < p_end or q < q_end:
         feature: Any = 0
         if c < c_end:
-            # Both rows have it.
+            # Both rows have the features of the context.
             feature = np.int64(context.columns[c])
             more[0] = less[0] = amount * context.values[c]
             c += 1
@@ -362,7 +385,7 @@ def update_shared_sparse(
 
 @inlined
 def _hold(weights: Weights, outcome: Outcome, gains: F32) -> None:
-    """Keep w_y and w_ȳ as they are before the step."""
+    """Copy w_y and w_ȳ from before the step to ``gains``."""
     for j in range(weights.labels.shape[2]):
         gains[2, j] = weights.labels[outcome.label, outcome.sub, j]
         gains[3, j] = weights.labels[outcome.against, outcome.against_sub, j]
@@ -373,7 +396,7 @@ def _update_labels(
     weights: Weights, averages: Averages, outcome: Outcome, places: Any, amount: Any, room: Room,
     max_norm: float, now: int,
 ) -> bool:  # fmt: skip
-    """Both w, from rows ``places`` of the projection, which is from before the step."""
+    """Update w_y and w_ȳ from rows ``places`` of the projection, computed before the step."""
     x, against_x = room.panel.projected[places[0]], room.panel.projected[places[1]]
     place, against = (outcome.label, outcome.sub), (outcome.against, outcome.against_sub)
     finite = update_label(weights, averages, place, amount, x, max_norm, now)
@@ -383,6 +406,7 @@ def _update_labels(
 
 @inlined
 def _with_finite(o: Outcome, finite: bool) -> Outcome:
+    """Copy an outcome; ``is_finite`` becomes False unless ``finite``."""
     return Outcome(
         o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
         o.weight, o.loss, o.is_finite and finite,
@@ -394,7 +418,7 @@ def apply_dense(
     outcome: Outcome, rows: F32, places: Any, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """Update by a violation; ``places``: where x and x̄ are in ``room.panel.projected``."""
+    """Update by a violation; ``places`` are the rows of x and x̄ in ``room.panel.projected``."""
     if outcome.against < 0 or not outcome.is_finite:
         return outcome
     amount = np.float32(step_size_at(settings, step) * outcome.weight)
@@ -414,10 +438,10 @@ def apply_dense(
 
 @inner
 def apply_sparse(
-    outcome: Outcome, rows: SparseRows, places: Any, step: int, weights: Weights,
+    outcome: Outcome, rows: LiftedCsr, places: Any, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """As ``apply_dense``."""
+    """As ``apply_dense``, for sparse rows."""
     if outcome.against < 0 or not outcome.is_finite:
         return outcome
     amount = np.float32(step_size_at(settings, step) * outcome.weight)
@@ -440,9 +464,10 @@ def step_dense(
     rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """``rows`` (z, d') lifted, ``relevant`` ascending; weights and averages updated.
+    """Take one step on a bag: lifted ``rows`` (z, d') and ``relevant`` labels, ascending.
 
-    1 ≤ z ≤ the rows of ``room.panel.projected``; for more there is ``step_long_dense``.
+    z is at least 1 and at most the number of rows of ``room.panel.projected``; longer bags go to
+    ``step_long_dense``.
     """
     projected = room.panel.projected[: rows.shape[0]]
     place_dense(rows, weights.shared, projected)
@@ -454,10 +479,10 @@ def step_dense(
 
 @inner
 def step_sparse(
-    rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
+    rows: LiftedCsr, n_rows: int, relevant: Array, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
-    """``rows`` of one bag of ``n_rows``, lifted, columns ascending; otherwise as dense."""
+    """As ``step_dense``, for the ``n_rows`` lifted sparse rows of a bag, columns ascending."""
     projected = room.panel.projected[:n_rows]
     place_sparse(rows, 0, n_rows, weights.shared, projected)
     key = step_key(settings.seed, step)
@@ -470,15 +495,15 @@ def step_sparse(
 def _raise_table(
     projected: F32, first_row: int, n_rows: int, labels: F32, panel: Panel, table: Scores
 ) -> None:
-    """Raise ``table`` by a panel of the bag's ``n_rows``, with the bits that ``search`` has."""
+    """Raise ``table`` to the scores of a panel of rows, with the same bits as ``search``."""
     n_labels, n_sub, width = labels.shape
     vectors = labels.reshape(n_labels * n_sub, width)
     chosen, offsets = panel.chosen, np.array([0, n_rows])
     at_once = chosen.shape[0] // n_sub // LANES * LANES
     for label in range(0, n_labels, at_once):
         n_here = min(at_once, n_labels - label)
-        # Labels lie side by side, sub-concept after sub-concept, filled up with the last one.
-        stride = -(-n_here // LANES) * LANES
+        # A column for each label of sub-concept 0, then of 1, …; padded with the last label.
+        stride = padded_width(n_here)
         for k in range(n_sub):
             for i in range(stride):
                 chosen[k * stride + i] = (label + min(i, n_here - 1)) * n_sub + k
@@ -492,7 +517,7 @@ def step_long_dense(
     rows: F32, relevant: Array, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room, table: Scores,
 ) -> Any:  # fmt: skip
-    """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
+    """Take the same step as on a short bag, at any length; overwrites ``table`` (1, L + 1)."""
     for start in range(0, rows.shape[0], PANEL_ROWS):
         stop = min(rows.shape[0], start + PANEL_ROWS)
         projected = room.panel.projected[: stop - start]
@@ -508,10 +533,10 @@ def step_long_dense(
 
 @inner
 def step_long_sparse(
-    rows: SparseRows, n_rows: int, relevant: Array, step: int, weights: Weights,
+    rows: LiftedCsr, n_rows: int, relevant: Array, step: int, weights: Weights,
     averages: Averages, settings: Settings, room: Room, table: Scores,
 ) -> Any:  # fmt: skip
-    """The same step on any number of rows, by way of ``table`` (1, L + 1), overwritten."""
+    """Take the same step as on a short bag, at any length; overwrites ``table`` (1, L + 1)."""
     for start in range(0, n_rows, PANEL_ROWS):
         stop = min(n_rows, start + PANEL_ROWS)
         projected = room.panel.projected[: stop - start]

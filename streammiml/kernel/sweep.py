@@ -1,8 +1,8 @@
 """Steps over the bags of a block, in a given order.
 
-A sweep can end after any bag: everything it carries is in the weights, the averages and the tally,
-so a run cut anywhere goes on to the same bits. Threads that share weights call it at the same time
-with rooms and tallies of their own.
+A sweep can end after any bag. Its whole state is in the weights, the averages and the tally, so a
+run that was stopped anywhere resumes with the same bits. Threads that share weights sweep at the
+same time, each with temporary arrays and a tally of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from streammiml.kernel.lift import (
 )
 from streammiml.kernel.score import (
     DenseBlock,
+    LiftedCsr,
     Scores,
     SparseBlock,
-    SparseRows,
     Weights,
     lift_sparse,
     make_scores,
@@ -46,7 +46,7 @@ from streammiml.kernel.tile import F32, F64, I64, aligned_zeros
 
 
 class Learner(NamedTuple):
-    """What training changes, and how."""
+    """Weights and averages, which training changes, with the settings and the lift."""
 
     weights: Weights
     averages: Averages
@@ -55,26 +55,26 @@ class Learner(NamedTuple):
 
 
 class SweepRoom(NamedTuple):
-    """One thread's room: lifted rows of a bag, dense or sparse, and that of the step."""
+    """Temporary arrays of one thread: the lifted rows of a bag, and the room of a step."""
 
     dense: F32
-    """(longest bag, d'); no rows for sparse blocks."""
-    sparse: SparseRows
-    """Empty for dense blocks."""
+    """(longest bag, d'); no rows if blocks are sparse."""
+    sparse: LiftedCsr
+    """Empty if blocks are dense."""
     step: Room
 
 
 class Tally(NamedTuple):
-    """What happened so far; added to by every sweep it is given to."""
+    """Sums over the steps so far; every sweep adds its steps."""
 
     counts: I64
-    """(4,): steps, violations, tries, distinct labels among the tries of each step."""
+    """(4,) Steps, violations, tries, and distinct labels among the tries of each step."""
     loss: F64
-    """(1,): sum over steps."""
+    """(1,) Loss, summed over steps."""
 
 
 def make_tally() -> Tally:
-    """Nothing has happened yet."""
+    """Sums over no steps."""
     return Tally(np.zeros(4, np.int64), np.zeros(1))
 
 
@@ -86,7 +86,7 @@ def make_sweep_room(
     n_values = (most_values or 0) + longest_bag if is_sparse else 0
     return SweepRoom(
         aligned_zeros((0 if is_sparse else longest_bag, lift_width(lift))),
-        SparseRows(
+        LiftedCsr(
             np.zeros(longest_bag + 1 if is_sparse else 1, np.int64),
             np.zeros(n_values, np.int32),
             aligned_zeros(n_values),
@@ -100,7 +100,7 @@ def make_sweep_room(
 
 @njit
 def project_all(weights: Weights, max_norm: float) -> None:
-    """Project every column of W0 and every w, once before the first step."""
+    """Project every column of W0 and every label vector; done once, before the first step."""
     for j in range(weights.shared.shape[0]):
         shrink(weights.shared[j], max_norm)
     for label in range(weights.labels.shape[0]):
@@ -119,7 +119,7 @@ def _add(tally: Tally, outcome: Outcome) -> None:
 
 @inlined
 def _lifted_dense(block: DenseBlock, bag: int, lift: Lift | PlainLift, room: SweepRoom) -> Any:
-    """Lifted rows of a bag, and its labels."""
+    """Lift the rows of a bag; returns them and the labels of the bag."""
     start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
     rows = room.dense[: stop - start]
     lift_bag(lift, block.rows[start:stop], rows)
@@ -128,7 +128,7 @@ def _lifted_dense(block: DenseBlock, bag: int, lift: Lift | PlainLift, room: Swe
 
 @inner
 def _lifted_sparse(block: SparseBlock, bag: int, learner: Learner, room: SweepRoom) -> Any:
-    """Count of rows of a bag, lifted into ``room.sparse``, and its labels."""
+    """Lift the rows of a bag into ``room.sparse``; returns their number, and the bag's labels."""
     start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
     lift_sparse(block, start, stop, learner.lift, learner.weights.shared, room.sparse)
     return stop - start, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
@@ -138,7 +138,7 @@ def _lifted_sparse(block: SparseBlock, bag: int, learner: Learner, room: SweepRo
 def sweep_dense(
     block: DenseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
 ) -> Any:
-    """Bags ``visit`` of the block, none of them long; the step that diverged, or -1."""
+    """Take a step on each bag of ``visit``, all short enough; returns the same as ``sweep``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     for i in range(visit.shape[0]):
         rows, relevant = _lifted_dense(block, visit[i], learner.lift, room)
@@ -154,7 +154,7 @@ def sweep_dense(
 def sweep_sparse(
     block: SparseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
 ) -> Any:
-    """Bags ``visit`` of the block, none of them long; the step that diverged, or -1."""
+    """Take a step on each bag of ``visit``, all short enough; returns the same as ``sweep``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     for i in range(visit.shape[0]):
         n_rows, relevant = _lifted_sparse(block, visit[i], learner, room)
@@ -172,7 +172,7 @@ def sweep_sparse(
 def visit_long_dense(
     block: DenseBlock, bag: int, step: int, learner: Learner, room: SweepRoom, table: Scores
 ) -> Any:
-    """One step on a bag too long for ``sweep_dense``."""
+    """Take one step on a bag that is too long for ``sweep_dense``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     rows, relevant = _lifted_dense(block, bag, learner.lift, room)
     return step_long_dense(rows, relevant, step, weights, averages, settings, room.step, table)
@@ -182,7 +182,7 @@ def visit_long_dense(
 def visit_long_sparse(
     block: SparseBlock, bag: int, step: int, learner: Learner, room: SweepRoom, table: Scores
 ) -> Any:
-    """One step on a bag too long for ``sweep_sparse``."""
+    """Take one step on a bag that is too long for ``sweep_sparse``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
     n_rows, relevant = _lifted_sparse(block, bag, learner, room)
     return step_long_sparse(
@@ -198,10 +198,10 @@ def sweep(
     room: SweepRoom,
     tally: Tally,
 ) -> int:
-    """One step for each bag in ``visit``, numbered from ``first_step``.
+    """Take one step on each bag of ``visit``; steps are numbered from ``first_step``.
 
-    Returns -1, or the step at which a score or weight stopped being a finite number; nothing was
-    done after it.
+    Returns -1, or the number of the step at which a score or weight stopped being a finite number;
+    no step was taken after it.
     """
     is_sparse = isinstance(block, SparseBlock)
     run: Any = sweep_sparse if is_sparse else sweep_dense
@@ -210,11 +210,11 @@ def sweep(
         learner = learner._replace(lift=plainest(learner.lift))
     n_rows = block.bag_offsets[visit + 1] - block.bag_offsets[visit]
     start = 0
-    # A long bag takes so long that a call of its own does not show.
+    # A step on a long bag takes so much time that the cost of a separate call does not matter.
     for place in np.flatnonzero(n_rows > room.step.panel.projected.shape[0]):
-        stuck = int(run(block, visit[start:place], first_step + start, learner, room, tally))
-        if stuck >= 0:
-            return stuck
+        diverged = int(run(block, visit[start:place], first_step + start, learner, room, tally))
+        if diverged >= 0:
+            return diverged
         step = first_step + int(place)
         table = make_scores(1, learner.weights.labels.shape[0])
         outcome = visit_long(block, visit[place], step, learner, room, table)

@@ -1,12 +1,13 @@
 """Register tiles: the few loops that decide the speed, as LLVM vectors of eight float32.
 
-numba's vectoriser neither keeps a block of sums in registers nor may it reorder them, so these
+numba's vectoriser does not keep a block of sums in registers and may not reorder them, so these
 loops are written as vector IR. LLVM splits the vectors on machines with narrower registers. The
 order of every sum follows from the shape alone: features in index order with lanes across
 outputs, or eight lanes over the shared dimension added up in one fixed tree. A sum therefore has
-the same bits whatever tile it was computed in, and scores do not depend on how rows are grouped.
+the same bits in every size of tile, and scores do not depend on how rows are grouped.
 
-With the JIT off, plain functions of the same names stand in. They differ in rounding only.
+With the JIT off, plain functions replace the compiled ones. They differ in rounding only, and their
+docstrings say what each tile computes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -27,20 +28,28 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 LANES = 8
-"""Widths are padded with zeros to a multiple of this."""
+"""Numbers in a vector. The last axis of weights is padded with zeros to a multiple of this."""
 
 
-def padded(width: int) -> int:
-    """``width`` rounded up to whole vectors, at least one."""
+@register_jitable(inline="always")
+def padded_width(width: int) -> int:
+    """Round ``width`` up to a multiple of ``LANES``, at least to one vector."""
     return max(LANES, -(-width // LANES) * LANES)
 
 
+def padded(weights: F32) -> F32:
+    """Copy an array and pad its last axis with zeros to ``padded_width``."""
+    out = np.zeros((*weights.shape[:-1], padded_width(weights.shape[-1])), np.float32)
+    out[..., : weights.shape[-1]] = weights
+    return out
+
+
 def aligned_zeros(shape: int | tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Any:
-    """Zeros that start on a cache line: a vector that straddles two lines loads at half speed."""
+    """Zeros that start on a cache line: a vector that lies on two lines loads at half speed."""
     counts = (shape,) if isinstance(shape, int) else shape
     n_bytes = math.prod(counts) * np.dtype(dtype).itemsize
     raw = np.zeros(n_bytes + 64, np.uint8)
-    # A few microseconds less than raw.ctypes: scoring one bag asks for six of these.
+    # raw.ctypes would take some microseconds longer, and scoring one bag needs six such arrays.
     start = -raw.__array_interface__["data"][0] % 64
     return raw[start : start + n_bytes].view(dtype).reshape(counts)
 
@@ -51,6 +60,7 @@ _I = ir.IntType(64)
 _V = ir.VectorType(_F, LANES)
 _VD = ir.VectorType(_D, LANES)
 _V4 = ir.VectorType(_F, 4)
+_ZERO = ir.Constant(_V, [0.0] * LANES)
 
 
 def _fused(builder: Any, vector: Any, a: Any, b: Any, c: Any) -> Any:
@@ -65,6 +75,7 @@ def _fused(builder: Any, vector: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def _spread(builder: Any, scalar: Any, vector: Any = _V) -> Any:
+    """Copy a scalar into every lane of a vector."""
     lane0 = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.IntType(32)(0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(lane0, ir.Constant(vector, ir.Undefined), zeros)
@@ -83,22 +94,55 @@ def _store(builder: Any, value: Any, pointer: Any) -> None:
     builder.store(value, builder.bitcast(pointer, value.type.as_pointer()), align=4)
 
 
-def _row(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    """Pointer to the first element of a row of a C-contiguous array (or of an element, in 1-d)."""
-    made = context.make_array(array_type)(context, builder, array)
-    width = _I(1)
-    if array_type.ndim > 1:
-        width = builder.extract_value(made.shape, 1)
-    return builder.gep(made.data, [builder.mul(index, width)])
+class _ArrayArgument:
+    """A C-contiguous array that an intrinsic is called with; gives pointers into it."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, value: Any) -> None:
+        self._context, self._builder, self._kind, self._value = context, builder, kind, value
+
+    def _struct(self) -> Any:
+        return self._context.make_array(self._kind)(self._context, self._builder, self._value)
+
+    def row(self, index: Any) -> Any:
+        """Pointer to the first element of a row; in an array of one dimension, to an element."""
+        struct, builder = self._struct(), self._builder
+        width = _I(1)
+        if self._kind.ndim > 1:
+            width = builder.extract_value(struct.shape, 1)
+        return builder.gep(struct.data, [builder.mul(index, width)])
+
+    def element(self, row: Any, column: Any) -> Any:
+        """Pointer to an element."""
+        return self._builder.gep(self.row(row), [column])
+
+    @property
+    def width(self) -> Any:
+        """Length of the last dimension."""
+        return self._builder.extract_value(self._struct().shape, self._kind.ndim - 1)
 
 
-def _width(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
-    made = context.make_array(array_type)(context, builder, array)
-    return builder.extract_value(made.shape, array_type.ndim - 1)
+def _intrinsic(emit: Any, *kinds: Any) -> Any:
+    """Signature and code generator of an intrinsic that returns nothing.
+
+    ``emit`` writes the code. It gets the builder, then the arguments of the call in order: arrays
+    as ``_ArrayArgument``, numbers as LLVM values.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        arguments = (
+            _ArrayArgument(context, builder, kind, value)
+            if isinstance(kind, types.Array)
+            else value
+            for kind, value in zip(signature.args, values, strict=True)
+        )
+        emit(builder, *arguments)
+        return context.get_dummy_value()
+
+    return types.void(*kinds), generate
 
 
 class _Loop:
-    """``for i in range(start, stop, step)`` with vectors carried from turn to turn."""
+    """``for i in range(start, stop, step)`` whose body passes vectors on to the next iteration."""
 
     def __init__(self, builder: Any, start: Any, stop: Any, step: int, carried: list[Any]) -> None:
         self.builder, self.stop, self.step = builder, stop, step
@@ -119,7 +163,7 @@ class _Loop:
         builder.position_at_end(self.body)
 
     def close(self, carried: list[Any]) -> list[Any]:
-        """End the body; what was carried is afterwards the value of the last turn."""
+        """End the body with vectors for the next iteration; return those of the last iteration."""
         builder = self.builder
         block = builder.block
         self.index.add_incoming(builder.add(self.index, _I(self.step)), block)
@@ -131,7 +175,7 @@ class _Loop:
 
 
 def _sum4(builder: Any, sums: list[Any]) -> Any:
-    """Four vectors of eight lanes → one of four totals, lanes added in one fixed tree."""
+    """Add up the lanes of four vectors of eight, in one fixed tree: a vector of four totals."""
     halves = []
     for a, b in ((sums[0], sums[1]), (sums[2], sums[3])):
         low = _shuffle(builder, a, b, [0, 8, 1, 9, 4, 12, 5, 13])
@@ -146,6 +190,7 @@ def _sum4(builder: Any, sums: list[Any]) -> Any:
 
 
 def _sum_lanes(builder: Any, total: Any) -> Any:
+    """Add up the lanes of a vector, in one fixed tree."""
     for shift in (4, 2, 1):
         other = [(lane + shift) % LANES for lane in range(LANES)]
         total = builder.fadd(total, _shuffle(builder, total, total, other))
@@ -163,6 +208,10 @@ def _prefetch(builder: Any, pointer: Any) -> None:
     builder.call(callee, [builder.bitcast(pointer, byte), word(0), word(3), word(1)])
 
 
+# In each intrinsic the parameters are numba types; those of its ``emit`` are the values of a call.
+# The sizes of a tile, ``n_rows`` and ``n_vectors``, are literals: the code of each size differs.
+
+
 @intrinsic(prefer_literal=True)
 def _project_tile(
     _: Any,
@@ -176,20 +225,31 @@ def _project_tile(
     n_rows: Any,
     n_vectors: Any,
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        tall, wide = kinds[7].literal_value, kinds[8].literal_value
-        numbers = [builder.add(args[1], _I(i)) for i in range(tall)]
-        sources = [_row(context, builder, kinds[0], args[0], number) for number in numbers]
-        weights = builder.gep(_row(context, builder, kinds[2], args[2], _I(0)), [args[5]])
-        stride = _width(context, builder, kinds[2], args[2])
+    tall, wide = n_rows.literal_value, n_vectors.literal_value
+
+    def emit(
+        builder: Any,
+        rows: Any,
+        row: Any,
+        shared: Any,
+        start: Any,
+        stop: Any,
+        column: Any,
+        out: Any,
+        *_: Any,
+    ) -> None:
+        numbers = [builder.add(row, _I(i)) for i in range(tall)]
+        sources = [rows.row(number) for number in numbers]
+        weights = shared.element(_I(0), column)
+        stride = shared.width
         places = []
         for number in numbers:
-            place = builder.gep(_row(context, builder, kinds[6], args[6], number), [args[5]])
+            place = out.element(number, column)
             places += [builder.gep(place, [_I(LANES * c)]) for c in range(wide)]
-        loop = _Loop(builder, args[3], args[4], 1, [_load(builder, place) for place in places])
+        loop = _Loop(builder, start, stop, 1, [_load(builder, place) for place in places])
         line = builder.gep(weights, [builder.mul(loop.index, stride)])
-        # Sixteen registers: the sums, the longer side of the tile one by one, the shorter one held.
+        # There are sixteen vector registers. They hold all sums and the shorter side of the tile;
+        # the longer side is loaded one vector at a time.
         sums = list(loop.values)
         if tall >= wide:
             vectors = [_load(builder, builder.gep(line, [_I(LANES * c)])) for c in range(wide)]
@@ -210,10 +270,8 @@ def _project_tile(
                     sums[k] = _fused(builder, "v8f32", spread[i], vector, sums[k])
         for total, place in zip(loop.close(sums), places, strict=True):
             _store(builder, total, place)
-        return context.get_dummy_value()
 
-    arguments = (rows, row, shared, start, stop, column, out, n_rows, n_vectors)
-    return types.void(*arguments), generate
+    return _intrinsic(emit, rows, row, shared, start, stop, column, out, n_rows, n_vectors)
 
 
 @intrinsic(prefer_literal=True)
@@ -229,23 +287,33 @@ def _sparse_tile(
     row: Any,
     n_vectors: Any,
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        wide = kinds[8].literal_value
-        places = _row(context, builder, kinds[0], args[0], _I(0))
-        amounts = _row(context, builder, kinds[1], args[1], _I(0))
-        weights = builder.gep(_row(context, builder, kinds[4], args[4], _I(0)), [args[5]])
-        stride = _width(context, builder, kinds[4], args[4])
-        zero = ir.Constant(_V, [0.0] * LANES)
-        loop = _Loop(builder, args[2], args[3], 1, [zero] * wide)
+    wide = n_vectors.literal_value
+
+    def emit(
+        builder: Any,
+        columns: Any,
+        values: Any,
+        start: Any,
+        stop: Any,
+        shared: Any,
+        column: Any,
+        out: Any,
+        row: Any,
+        *_: Any,
+    ) -> None:
+        features = columns.row(_I(0))
+        amounts = values.row(_I(0))
+        weights = shared.element(_I(0), column)
+        stride = shared.width
+        loop = _Loop(builder, start, stop, 1, [_ZERO] * wide)
 
         def line(index: Any) -> Any:
-            place = builder.sext(builder.load(builder.gep(places, [index])), _I)
-            return builder.gep(weights, [builder.mul(place, stride)])
+            feature = builder.sext(builder.load(builder.gep(features, [index])), _I)
+            return builder.gep(weights, [builder.mul(feature, stride)])
 
-        # Features of a row lie anywhere in memory: ask for the one that is needed soon.
+        # The features of a row lie anywhere in memory: prefetch the one that is needed soon.
         ahead = builder.add(loop.index, _I(_AHEAD))
-        last = builder.sub(args[3], _I(1))
+        last = builder.sub(stop, _I(1))
         near = builder.select(builder.icmp_signed("<", ahead, last), ahead, last)
         soon = line(near)
         for c in range(0, wide, 2):
@@ -257,13 +325,11 @@ def _sparse_tile(
             for c, total in enumerate(loop.values)
         ]
         sums = loop.close(sums)
-        place = builder.gep(_row(context, builder, kinds[6], args[6], args[7]), [args[5]])
+        place = out.element(row, column)
         for c in range(wide):
             _store(builder, sums[c], builder.gep(place, [_I(LANES * c)]))
-        return context.get_dummy_value()
 
-    arguments = (columns, values, start, stop, shared, column, out, row, n_vectors)
-    return types.void(*arguments), generate
+    return _intrinsic(emit, columns, values, start, stop, shared, column, out, row, n_vectors)
 
 
 @intrinsic(prefer_literal=True)
@@ -278,21 +344,23 @@ def _dot_tile(
     best: Any,
     n_rows: Any,
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        tall = kinds[7].literal_value
-        sources = [
-            _row(context, builder, kinds[0], args[0], builder.add(args[1], _I(i)))
-            for i in range(tall)
-        ]
-        picks = builder.gep(_row(context, builder, kinds[3], args[3], _I(0)), [args[4]])
-        others = [
-            _row(context, builder, kinds[2], args[2], builder.load(builder.gep(picks, [_I(c)])))
-            for c in range(4)
-        ]
-        width = _width(context, builder, kinds[0], args[0])
-        zero = ir.Constant(_V, [0.0] * LANES)
-        loop = _Loop(builder, _I(0), width, LANES, [zero] * (tall * 4))
+    tall = n_rows.literal_value
+
+    def emit(
+        builder: Any,
+        rows: Any,
+        row: Any,
+        vectors: Any,
+        chosen: Any,
+        column: Any,
+        out: Any,
+        best: Any,
+        *_: Any,
+    ) -> None:
+        sources = [rows.row(builder.add(row, _I(i))) for i in range(tall)]
+        picks = chosen.element(_I(0), column)
+        others = [vectors.row(builder.load(builder.gep(picks, [_I(c)]))) for c in range(4)]
+        loop = _Loop(builder, _I(0), rows.width, LANES, [_ZERO] * (tall * 4))
         left = [_load(builder, builder.gep(source, [loop.index])) for source in sources]
         sums = list(loop.values)
         for c in range(4):
@@ -300,18 +368,16 @@ def _dot_tile(
             for i in range(tall):
                 sums[i * 4 + c] = _fused(builder, "v8f32", left[i], right, sums[i * 4 + c])
         sums = loop.close(sums)
-        peak = builder.gep(_row(context, builder, kinds[6], args[6], _I(0)), [args[4]])
+        peak = best.element(_I(0), column)
         most = _load(builder, peak, _V4)
         for i in range(tall):
             totals = _sum4(builder, sums[4 * i : 4 * i + 4])
-            place = _row(context, builder, kinds[5], args[5], builder.add(args[1], _I(i)))
-            _store(builder, totals, builder.gep(place, [args[4]]))
+            _store(builder, totals, out.element(builder.add(row, _I(i)), column))
             more = builder.fcmp_ordered(">", totals, most)
             most = builder.select(more, totals, most)
         _store(builder, most, peak)
-        return context.get_dummy_value()
 
-    return types.void(rows, row, vectors, chosen, column, out, best, n_rows), generate
+    return _intrinsic(emit, rows, row, vectors, chosen, column, out, best, n_rows)
 
 
 @intrinsic(prefer_literal=True)
@@ -327,25 +393,31 @@ def _update_tile(
     squares: Any,
     n_rows: Any,
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        tall = kinds[8].literal_value
-        lines = [
-            _row(context, builder, kinds[0], args[0], builder.add(args[1], _I(i)))
-            for i in range(tall)
-        ]
-        up = _row(context, builder, kinds[2], args[2], _I(0))
-        down = _row(context, builder, kinds[3], args[3], _I(0))
-        gains = _row(context, builder, kinds[4], args[4], args[6])
-        losses = _row(context, builder, kinds[5], args[5], args[6])
+    tall = n_rows.literal_value
+
+    def emit(
+        builder: Any,
+        shared: Any,
+        row: Any,
+        plus: Any,
+        minus: Any,
+        more: Any,
+        less: Any,
+        first: Any,
+        squares: Any,
+        *_: Any,
+    ) -> None:
+        lines = [shared.row(builder.add(row, _I(i))) for i in range(tall)]
+        up = plus.row(_I(0))
+        down = minus.row(_I(0))
+        gains = more.row(first)
+        losses = less.row(first)
         gain = [_spread(builder, builder.load(builder.gep(gains, [_I(i)]))) for i in range(tall)]
         loss = [
             _spread(builder, builder.fneg(builder.load(builder.gep(losses, [_I(i)]))))
             for i in range(tall)
         ]
-        zero = ir.Constant(_V, [0.0] * LANES)
-        width = _width(context, builder, kinds[0], args[0])
-        loop = _Loop(builder, _I(0), width, LANES, [zero] * tall)
+        loop = _Loop(builder, _I(0), shared.width, LANES, [_ZERO] * tall)
         a = _load(builder, builder.gep(up, [loop.index]))
         b = _load(builder, builder.gep(down, [loop.index]))
         sums = []
@@ -356,12 +428,10 @@ def _update_tile(
             _store(builder, value, place)
             sums.append(_fused(builder, "v8f32", value, value, loop.values[i]))
         sums = loop.close(sums)
-        total = _sum4(builder, [*sums, *([zero] * (4 - tall))])
-        _store(builder, total, _row(context, builder, kinds[7], args[7], _I(0)))
-        return context.get_dummy_value()
+        total = _sum4(builder, [*sums, *([_ZERO] * (4 - tall))])
+        _store(builder, total, squares.row(_I(0)))
 
-    arguments = (shared, row, plus, minus, more, less, first, squares, n_rows)
-    return types.void(*arguments), generate
+    return _intrinsic(emit, shared, row, plus, minus, more, less, first, squares, n_rows)
 
 
 @intrinsic(prefer_literal=True)
@@ -378,9 +448,21 @@ def _peak_tile(
     subs: Any,
     n_vectors: Any,
 ) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kinds = signature.args
-        wide = kinds[9].literal_value
+    wide = n_vectors.literal_value
+
+    def emit(
+        builder: Any,
+        dots: Any,
+        start: Any,
+        stop: Any,
+        column: Any,
+        stride: Any,
+        n_sub: Any,
+        best: Any,
+        rows: Any,
+        subs: Any,
+        *_: Any,
+    ) -> None:
         word = ir.IntType(32)
         words = ir.VectorType(word, LANES)
 
@@ -389,14 +471,14 @@ def _peak_tile(
 
         nothing = ir.Constant(words, [0] * LANES)
         least = ir.Constant(_V, [-np.inf] * LANES)
-        outer = _Loop(builder, args[1], args[2], 1, [least, nothing, nothing] * wide)
-        line = builder.gep(_row(context, builder, kinds[0], args[0], outer.index), [args[3]])
+        outer = _Loop(builder, start, stop, 1, [least, nothing, nothing] * wide)
+        line = dots.element(outer.index, column)
         row = everywhere(outer.index)
-        inner = _Loop(builder, _I(0), args[5], 1, outer.values)
+        inner = _Loop(builder, _I(0), n_sub, 1, outer.values)
         sub = everywhere(inner.index)
-        here = builder.gep(line, [builder.mul(inner.index, args[4])])
+        here = builder.gep(line, [builder.mul(inner.index, stride)])
         kept = []
-        # Every comparison waits for the one before it, so several vectors are looked at in turn.
+        # A comparison waits for the previous one of its vector, so several vectors take turns.
         for c in range(wide):
             value = _load(builder, builder.gep(here, [_I(LANES * c)]))
             before = inner.values[3 * c : 3 * c + 3]
@@ -407,22 +489,20 @@ def _peak_tile(
             ]
         kept = outer.close(inner.close(kept))
         for i, vector in enumerate(kept):
-            kind, array = kinds[6 + i % 3], args[6 + i % 3]
-            place = _row(context, builder, kind, array, args[3])
+            place = (best, rows, subs)[i % 3].row(column)
             _store(builder, vector, builder.gep(place, [_I(LANES * (i // 3))]))
-        return context.get_dummy_value()
 
-    arguments = (dots, start, stop, column, stride, n_sub, best, rows, subs, n_vectors)
-    return types.void(*arguments), generate
+    kinds = (dots, start, stop, column, stride, n_sub, best, rows, subs, n_vectors)
+    return _intrinsic(emit, *kinds)
 
 
 @intrinsic
 def _sum_squares(_: Any, vector: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = signature.args[0]
-        source = _row(context, builder, kind, args[0], _I(0))
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = _ArrayArgument(context, builder, signature.args[0], values[0])
+        source = array.row(_I(0))
         zero = ir.Constant(_VD, [0.0] * LANES)
-        loop = _Loop(builder, _I(0), _width(context, builder, kind, args[0]), LANES, [zero])
+        loop = _Loop(builder, _I(0), array.width, LANES, [zero])
         value = builder.fpext(_load(builder, builder.gep(source, [loop.index])), _VD)
         (total,) = loop.close([_fused(builder, "v8f64", value, value, loop.values[0])])
         return _sum_lanes(builder, total)
@@ -431,6 +511,7 @@ def _sum_squares(_: Any, vector: Any) -> Any:
 
 
 _AHEAD = 6
+"""How many non-zeros before its use a feature of a sparse row is prefetched."""
 
 
 def _project_tile_plain(
@@ -444,7 +525,11 @@ def _project_tile_plain(
     n_rows: int,
     n_vectors: int,
 ) -> None:
-    """``out[row : row + n_rows, column:]`` += features ``start`` to ``stop``, vector by vector."""
+    """Add to ``out[row : row + n_rows, column:]`` the products of features ``start`` to ``stop``.
+
+    ``rows`` (n, d'), ``shared`` (d', m_pad), ``out`` (n, m_pad); the tile has ``n_vectors`` vectors
+    of columns.
+    """
     sums = out[row : row + n_rows, column : column + LANES * n_vectors]
     for feature in range(start, stop):
         weights = shared[feature, column : column + LANES * n_vectors]
@@ -462,6 +547,10 @@ def _sparse_tile_plain(
     row: int,
     n_vectors: int,
 ) -> None:
+    """Overwrite ``out[row, column:]`` with the product of one sparse row and ``shared``.
+
+    ``columns`` and ``values`` are CSR arrays; their entries ``start`` to ``stop`` are the row.
+    """
     end = column + LANES * n_vectors
     sums = np.zeros(LANES * n_vectors, np.float32)
     for place in range(start, stop):
@@ -472,6 +561,11 @@ def _sparse_tile_plain(
 def _dot_tile_plain(
     rows: F32, row: int, vectors: F32, chosen: I64, column: int, out: F32, best: F32, n_rows: int
 ) -> None:
+    """Dot products of ``n_rows`` rows with four vectors, written to ``out`` from ``column`` on.
+
+    ``chosen`` (columns,) says which of ``vectors`` belongs to each column; ``best`` (columns,) is
+    raised to the maximum over the rows.
+    """
     left = rows[row : row + n_rows, None]
     lanes = (left * vectors[chosen[column : column + 4]]).reshape(n_rows, 4, -1, LANES)
     sums = np.zeros((n_rows, 4, LANES), np.float32)
@@ -498,7 +592,11 @@ def _update_tile_plain(
     squares: F32,
     n_rows: int,
 ) -> None:
-    """Rows from ``row`` on += more · plus - less · minus, factors from ``first`` on; squares."""
+    """Add more · plus - less · minus to ``n_rows`` rows of ``shared``, from ``row`` on.
+
+    ``more`` and ``less`` hold a factor for each row, from ``first`` on. ``squares`` (4,) gets the
+    squared norms of the new rows.
+    """
     squares[:4] = 0
     width = shared.shape[1]
     for i in range(n_rows):
@@ -518,9 +616,11 @@ def _peak_tile_plain(
     subs: I32,
     n_vectors: int,
 ) -> None:
-    """Labels from ``column`` on, eight a vector: best of rows and sub-concepts, the first place.
+    """Maximum of each label over rows ``start`` to ``stop`` and sub-concepts, and where it is.
 
-    Sub-concept k of a label is in column ``label + k * stride`` of ``dots``.
+    Overwrites ``best``, ``rows`` and ``subs`` for eight labels per vector, from ``column`` on. Ties
+    go to the lowest row, then the lowest sub-concept. Sub-concept k of a label is in column
+    ``label + k * stride`` of ``dots``.
     """
     here = slice(column, column + LANES * n_vectors)
     best[here], rows[here], subs[here] = -np.inf, 0, 0
@@ -535,6 +635,7 @@ def _peak_tile_plain(
 
 
 def _sum_squares_plain(vector: F32) -> float:
+    """Sum of squares in float64; the length of ``vector`` is a multiple of ``LANES``."""
     wide = vector.astype(np.float64)
     return float(wide @ wide)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from streammiml.kernel.lift import Lift
 from streammiml.kernel.score import DenseBlock, SparseBlock, Weights
-from streammiml.kernel.tile import aligned_zeros, padded
+from streammiml.kernel.tile import aligned_zeros, padded_width
 
 
 def plain_lift(n_features, context=0):
@@ -22,8 +22,8 @@ def random_weights(rng, n_features, width, n_sub, n_labels, spread=None):
     """``n_features`` after the lift; ``width`` None: no shared space."""
     spread = 1 / np.sqrt(n_features) if spread is None else spread
     size = n_features if width is None else width
-    shared = aligned_zeros((0 if width is None else n_features, padded(size)))
-    labels = aligned_zeros((n_labels + 1, n_sub, padded(size)))
+    shared = aligned_zeros((0 if width is None else n_features, padded_width(size)))
+    labels = aligned_zeros((n_labels + 1, n_sub, padded_width(size)))
     shared[:, :size] = rng.normal(0, spread, (len(shared), size))
     labels[..., :size] = rng.normal(0, spread, (*labels.shape[:2], size))
     return Weights(shared, labels)
@@ -38,9 +38,7 @@ def dense_block(rng, sizes, n_features, n_labels, density=1.0, most=3):
     labels = [
         np.sort(rng.choice(n_labels, rng.integers(0, most + 1), replace=False)) for _ in sizes
     ]
-    label_offsets = np.concatenate([[0], np.cumsum([len(each) for each in labels])]).astype(
-        np.int64
-    )
+    label_offsets = np.concatenate([[0], np.cumsum([len(own) for own in labels])]).astype(np.int64)
     flat = np.concatenate([*labels, []]).astype(np.int32)
     return DenseBlock(rows, bag_offsets, label_offsets, flat)
 

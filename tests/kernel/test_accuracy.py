@@ -16,8 +16,8 @@ from streammiml.kernel.lift import lift_bag, lift_width
 from streammiml.kernel.score import DenseBlock, Weights, score_block
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_sweep_room, make_tally, project_all, sweep
+from streammiml.kernel.tile import padded
 from streammiml.learn.scaler import ScalerFit
-from streammiml.model import padded
 from tests.oracles import step as twin
 
 pytestmark = pytest.mark.skipif(

@@ -56,10 +56,10 @@ def test_count_predicted__counts_by_bag_and_by_label_of_each_group(case, n_group
     figures.count_predicted(predicted, offsets, labels, group, by_bag, by_group)
     both = predicted & truth
     np.testing.assert_array_equal(by_bag, [predicted.sum(axis=1), both.sum(axis=1)])
-    for number, found in enumerate(by_group):
+    for number, counts in enumerate(by_group):
         here = group == number
-        want = [each[here].sum(axis=0) for each in (truth, predicted, both)]
-        np.testing.assert_array_equal(found, want)
+        want = [marks[here].sum(axis=0) for marks in (truth, predicted, both)]
+        np.testing.assert_array_equal(counts, want)
 
 
 @settings(deadline=None)
@@ -84,14 +84,14 @@ def test_sums_of_bags__are_those_of_their_pairs(case, depth):
     depth = min(depth, scores.shape[1])
     of_rank = [1 / math.log2(rank + 2) if rank < depth else 0 for rank in range(scores.shape[1])]
     gains = np.concatenate([[0.0], np.cumsum(of_rank[:depth])])
-    precisions, found = np.full((2, len(scores)), np.nan)
+    precisions, gain_sums = np.full((2, len(scores)), np.nan)
     figures.sum_precisions(ranks[0], ranks[1], ranks[3], offsets, precisions)
-    figures.sum_gains(ranks[0], ranks[1], offsets, gains, found)
+    figures.sum_gains(ranks[0], ranks[1], offsets, gains, gain_sums)
     pairs = pairs_of(offsets, ranks)
     want = [sum(r / (h + e) for h, e, _, r in bag) for bag in pairs]
     np.testing.assert_allclose(precisions, want, rtol=1e-14)
     want = [sum(sum(of_rank[h : h + e]) / e for h, e, _, _ in bag) for bag in pairs]
-    np.testing.assert_allclose(found, want, rtol=1e-14)
+    np.testing.assert_allclose(gain_sums, want, rtol=1e-14)
 
 
 @settings(deadline=None)
@@ -104,10 +104,10 @@ def test_fixed_sums__are_exact_however_figures_are_cut(values, data):
 
     cut = data.draw(st.integers(0, len(values)))
     parts = total(values[:cut]), total(values[cut:])
-    whole = total(values)
-    assert whole == tuple(map(sum, zip(*parts, strict=True)))
-    assert whole[0] == sum(round(value * figures.UNIT) for value in values)
-    assert whole[1] == sum(round(value * value * figures.UNIT) for value in values)
+    sums = total(values)
+    assert sums == tuple(map(sum, zip(*parts, strict=True)))
+    assert sums[0] == sum(round(value * figures.UNIT) for value in values)
+    assert sums[1] == sum(round(value * value * figures.UNIT) for value in values)
 
 
 @pytest.mark.parametrize("n", [2**13, 2**15])

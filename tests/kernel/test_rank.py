@@ -40,9 +40,9 @@ def test_ranking_loss__agrees_with_pairs_and_with_scikit_learn(case):
 @given(case=scored(), cut=st.integers(0, 6))
 def test_ranking_loss_sum__does_not_depend_on_the_cut(case, cut):
     scores, truth = case
-    whole = rank.ranking_loss_sum(scores, *block_of(truth))
+    loss_sum = rank.ranking_loss_sum(scores, *block_of(truth))
     first = rank.ranking_loss_sum(scores[:cut], *block_of(truth[:cut]))
-    assert whole == first + rank.ranking_loss_sum(scores[cut:], *block_of(truth[cut:]))
+    assert loss_sum == first + rank.ranking_loss_sum(scores[cut:], *block_of(truth[cut:]))
 
 
 def test_wrong_pairs__of_scores_that_are_not_numbers_are_all_wrong():

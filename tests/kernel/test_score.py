@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streammiml.kernel import score
 from streammiml.kernel.lift import MEAN
-from streammiml.kernel.tile import aligned_zeros, padded
+from streammiml.kernel.tile import aligned_zeros, padded_width
 from tests.kernel.cases import dense_block, plain_lift, random_weights, sparse_block, with_constant
 from tests.oracles import score as oracle
 
@@ -84,7 +84,7 @@ def test_score_block__of_weights_that_are_all_zero_is_zero():
 def test_score_block__has_the_same_bits_however_bags_are_grouped(case, data):
     block, weights = case
     lift = plain_lift(block.rows.shape[1])
-    whole = score.score_block(block, lift, weights)
+    scores_of_block = score.score_block(block, lift, weights)
     n_bags = len(block.bag_offsets) - 1
     cut = data.draw(st.integers(0, n_bags))
     for start, stop in ((0, cut), (cut, n_bags)):
@@ -92,7 +92,9 @@ def test_score_block__has_the_same_bits_however_bags_are_grouped(case, data):
         part = block._replace(
             rows=block.rows[offsets[0] : offsets[-1]], bag_offsets=offsets - offsets[0]
         )
-        same(score.score_block(part, lift, weights), [each[start:stop] for each in whole])
+        same(
+            score.score_block(part, lift, weights), [array[start:stop] for array in scores_of_block]
+        )
 
 
 @pytest.mark.parametrize("has_shared", [True, False])
@@ -116,9 +118,9 @@ def test_score_block__sparse_with_a_context_equals_dense_in_any_grouping(has_sha
     weights = random_weights(rng, 81, 12 if has_shared else None, 2, 6)
     lift = plain_lift(40, MEAN)._replace(unit=unit)
     want = score.score_block(block, lift, weights)
-    whole = score.score_block(sparse_block(block), lift, weights)
-    np.testing.assert_allclose(whole.value, want.value, atol=1e-5)
-    np.testing.assert_array_equal(whole.row, want.row)
+    scores_of_block = score.score_block(sparse_block(block), lift, weights)
+    np.testing.assert_allclose(scores_of_block.value, want.value, atol=1e-5)
+    np.testing.assert_array_equal(scores_of_block.row, want.row)
     for bag in range(len(sizes)):
         rows = slice(*block.bag_offsets[bag : bag + 2])
         alone = block._replace(
@@ -128,7 +130,7 @@ def test_score_block__sparse_with_a_context_equals_dense_in_any_grouping(has_sha
         )
         same(
             score.score_block(sparse_block(alone), lift, weights),
-            [each[bag : bag + 1] for each in whole],
+            [array[bag : bag + 1] for array in scores_of_block],
         )
 
 
@@ -137,13 +139,13 @@ def test_score_block__of_a_bag_longer_than_a_panel_is_that_of_its_best_row(n_row
     rng = np.random.default_rng(n_rows)
     block = dense_block(rng, [n_rows], 7, 5)
     weights = random_weights(rng, 8, 10, 3, 5)
-    whole = score.score_block(block, plain_lift(7), weights)
+    bag_score = score.score_block(block, plain_lift(7), weights)
     alone = block._replace(
         bag_offsets=np.arange(n_rows + 1), label_offsets=np.zeros(n_rows + 1, np.int64)
     )
     rows = score.score_block(alone, plain_lift(7), weights)
-    np.testing.assert_array_equal(whole.value[0], rows.value.max(axis=0))
-    np.testing.assert_array_equal(whole.row[0], rows.value.argmax(axis=0))
+    np.testing.assert_array_equal(bag_score.value[0], rows.value.max(axis=0))
+    np.testing.assert_array_equal(bag_score.row[0], rows.value.argmax(axis=0))
 
 
 def test_score_block__gives_ties_to_the_lowest_row_then_the_lowest_subconcept():
@@ -190,14 +192,14 @@ def test_score_block__of_no_bags_is_empty():
 def test_project_dense__has_the_same_bits_in_every_tile(n_rows, width):
     rng = np.random.default_rng(width)
     rows = rng.normal(size=(n_rows, 5)).astype(np.float32)
-    shared = aligned_zeros((5, padded(width)))
+    shared = aligned_zeros((5, padded_width(width)))
     shared[:] = rng.normal(size=shared.shape)
-    whole, alone = np.empty((2, n_rows, padded(width)), np.float32)
-    score.project_dense(rows, shared, whole)
+    in_tiles, alone = np.empty((2, n_rows, padded_width(width)), np.float32)
+    score.project_dense(rows, shared, in_tiles)
     for i in range(n_rows):
         score.project_dense(rows[i : i + 1], shared, alone[i : i + 1])
-    assert whole.tobytes() == alone.tobytes()
-    np.testing.assert_allclose(whole, rows @ shared, rtol=1e-5, atol=1e-5)
+    assert in_tiles.tobytes() == alone.tobytes()
+    np.testing.assert_allclose(in_tiles, rows @ shared, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

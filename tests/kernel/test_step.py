@@ -31,7 +31,7 @@ def bag_of(block, bag):
 def sparse_bag(block, rows):
     offsets = block.row_offsets[rows.start : rows.stop + 1]
     places = slice(offsets[0], offsets[-1])
-    return score.SparseRows(offsets - offsets[0], block.columns[places], block.values[places])
+    return score.LiftedCsr(offsets - offsets[0], block.columns[places], block.values[places])
 
 
 def distance(got, want):
@@ -329,7 +329,8 @@ def test_step__does_what_the_paper_says(check, take):
 
 
 @pytest.mark.parametrize(
-    ("check", "mistake"), [(check, each) for check, those in CHECKS.items() for each in those]
+    ("check", "mistake"),
+    [(check, mistake) for check, mistakes in CHECKS.items() for mistake in mistakes],
 )
 def test_step__checks_notice_the_classic_mistakes(check, mistake):
     with pytest.raises(AssertionError):
@@ -337,7 +338,9 @@ def test_step__checks_notice_the_classic_mistakes(check, mistake):
 
 
 def test_checks__leave_no_mistake_unnoticed():
-    assert sorted(MISTAKES) == sorted(each for those in CHECKS.values() for each in those)
+    assert sorted(MISTAKES) == sorted(
+        mistake for mistakes in CHECKS.values() for mistake in mistakes
+    )
 
 
 # The edges.

@@ -69,18 +69,18 @@ def test_sweep__agrees_with_oracle_and_so_does_the_average(form, context):
     given_block = block if form == "dense" else sparse_block(block)
     room = room_for(learner, given_block)
     assert sweep.sweep(given_block, visit, 0, learner, room, tally) == -1
-    want = [sum(getattr(each, name) for each in outcomes) for name in ("tries", "distinct")]
-    violations = sum(each.against >= 0 for each in outcomes)
+    want = [sum(getattr(outcome, name) for outcome in outcomes) for name in ("tries", "distinct")]
+    violations = sum(outcome.against >= 0 for outcome in outcomes)
     assert list(tally.counts) == [301, violations, *want]
-    assert tally.loss[0] == pytest.approx(sum(each.loss for each in outcomes), rel=1e-4)
+    assert tally.loss[0] == pytest.approx(sum(outcome.loss for outcome in outcomes), rel=1e-4)
     np.testing.assert_allclose(weights.shared[:, :11], twin.shared, atol=1e-5)
     np.testing.assert_allclose(weights.labels[..., :11], twin.labels, atol=1e-5)
     shared, labels = average.averaged(*weights, learner.averages, 301)
     assert len(iterates) == 75
-    for got, each in ((shared[:, :11], 0), (labels[..., :11], 1)):
-        mean = oracle.mean_of([pair[each] for pair in iterates], average.POWER)
+    for got, index in ((shared[:, :11], 0), (labels[..., :11], 1)):
+        mean = oracle.mean_of([pair[index] for pair in iterates], average.POWER)
         np.testing.assert_allclose(got, mean, atol=1e-5)
-        assert np.abs(mean - iterates[-1][each]).max() > 1e-3
+        assert np.abs(mean - iterates[-1][index]).max() > 1e-3
 
 
 @settings(deadline=None, max_examples=15)
@@ -163,9 +163,9 @@ def test_sweep__takes_small_integers_as_they_are(form, kind):
     name = "rows" if form == "dense" else "values"
     same = block._replace(**{name: getattr(block, name).astype(kind)})
     results = []
-    for each in (block, same):
+    for typed_block in (block, same):
         learner, tally = learner_for(6), sweep.make_tally()
-        sweep.sweep(each, np.arange(7), 0, learner, room_for(learner, each), tally)
+        sweep.sweep(typed_block, np.arange(7), 0, learner, room_for(learner, typed_block), tally)
         results.append(bytes_of(learner, tally))
     assert results[0] == results[1]
 
@@ -268,5 +268,5 @@ def test_sweep__of_a_bag_of_a_million_rows_among_small_ones():
         weights.shared[:, :11].astype("f8"), weights.labels[..., :11].astype("f8")
     )
     outcomes, _ = oracle.sweep(*bags_of(block, learner.lift), visit, 0, twin, SETTINGS)
-    assert tally.counts[2] == sum(each.tries for each in outcomes)
+    assert tally.counts[2] == sum(outcome.tries for outcome in outcomes)
     np.testing.assert_allclose(learner.weights.shared[:, :11], twin.shared, atol=1e-5)

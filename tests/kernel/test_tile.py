@@ -3,14 +3,16 @@
 import numba
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streammiml.kernel import tile
 
 
 def array(rng, *shape):
-    made = tile.aligned_zeros(shape)
-    made[:] = rng.normal(size=shape)
-    return made
+    values = tile.aligned_zeros(shape)
+    values[:] = rng.normal(size=shape)
+    return values
 
 
 def compiled_project(tall, wide):
@@ -165,13 +167,22 @@ def test_sum_squares__is_that_of_float64():
 @pytest.mark.parametrize("shape", [3, (5, 8), (2, 3, 8), (0, 8)])
 @pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
 def test_aligned_zeros__start_on_a_cache_line(shape, kind):
-    made = tile.aligned_zeros(shape, kind)
-    assert made.ctypes.data % 64 == 0 or made.size == 0
-    assert made.dtype == kind
-    assert not made.any()
-    assert made.flags.c_contiguous
-    assert made.flags.writeable
+    zeros = tile.aligned_zeros(shape, kind)
+    assert zeros.ctypes.data % 64 == 0 or zeros.size == 0
+    assert zeros.dtype == kind
+    assert not zeros.any()
+    assert zeros.flags.c_contiguous
+    assert zeros.flags.writeable
 
 
-def test_padded__is_the_next_multiple_of_eight():
-    assert [tile.padded(width) for width in (0, 1, 8, 9, 100)] == [8, 8, 8, 16, 104]
+def test_padded_width__is_the_next_multiple_of_eight():
+    assert [tile.padded_width(width) for width in (0, 1, 8, 9, 100)] == [8, 8, 8, 16, 104]
+
+
+@given(width=st.integers(1, 40))
+def test_padded__adds_zeros_up_to_a_multiple_of_eight(width):
+    weights = np.ones((3, width), np.float32)
+    got = tile.padded(weights)
+    assert got.shape == (3, -(-width // 8) * 8)
+    assert (got[:, :width] == 1).all()
+    assert not got[:, width:].any()
