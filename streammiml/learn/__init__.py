@@ -1,1 +1,1 @@
-"""Training: streaming fits, schedule, checkpoints."""
+"""Training: settings, plan, loop, validation, checkpoints and run folders."""

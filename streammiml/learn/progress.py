@@ -1,4 +1,4 @@
-"""How a run stands, for whoever shows it or writes it down."""
+"""Progress of a run: values that progress bars show and the history records."""
 
 from __future__ import annotations
 
@@ -7,48 +7,56 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A moment of a run.
+class TrainProgress:
+    """Progress at one moment of a run.
 
-    Rates are since the last line of the history, or since it was resumed. Seconds in which kernels
-    are compiled count neither for rates nor for the time left; nor does the first call of the
-    kernel, once there is another.
+    Rates are measured since the last line of the history, or since the run began or was resumed.
+    Rates and the time left ignore seconds of compiling. They also ignore the first kernel call,
+    unless there was no other.
     """
 
     epoch: int
     step: int
     seconds: float
-    """Since the run began, pauses left out."""
+    """Seconds since the run began, without the pauses between two processes."""
     steps_per_second: float
     rows_per_second: float
     mb_per_second: float
-    """Of bags in memory."""
+    """Megabytes of bags in memory."""
     loss: float
     """Mean loss of a step, since the last line."""
     share_of_violations: float
-    """Share of steps that found a label ranked wrongly, since the last line."""
+    """Share of steps that found a wrongly ranked label, since the last line."""
     time: dict[str, float]
-    """Seconds of the kernel, of waiting for bags, of looks, of checkpoints and of compiling."""
+    """Seconds of the kernel, of waiting for bags, of validation, of checkpoints, of compiling."""
     validation_loss: float | None
-    """Ranking loss of the held-out bags, where they have just been looked at."""
+    """Ranking loss of the held-out bags; None if this moment did not measure it."""
     best_loss: float | None
-    """The lowest so far."""
+    """The lowest ranking loss so far."""
+    steps_here: int
+    """Steps of this process; 0 if the run had ended before."""
     is_line: bool
-    """Whether the history gets a line for it."""
+    """Whether this moment is a line of the history."""
     epochs: int
-    """After which it ends."""
+    """Number of epochs after which the run ends."""
     mixing: str
-    """What is mixed, and the variance inflation that it leaves at worst."""
+    """How many blocks are mixed, and the variance inflation in the worst case, in words."""
     stopped_early: bool
     """Whether patience has run out."""
     done: float
-    """Share of the way to the last epoch or step, unless it stops early."""
+    """Share of the epochs or steps that are done, ignoring early stopping."""
     seconds_left: float | None
-    """At the pace since the run began or was resumed; None before there is one."""
+    """Estimate, at the pace since the run began or was resumed; None before the first steps."""
     total: dict[str, float]
-    """Where the time has gone since then, in seconds; ``all`` is all of it."""
+    """Seconds since the run began or was resumed, as in ``time``; ``all`` is the total."""
 
     def line(self) -> dict[str, Any]:
-        """What the history keeps."""
-        live = ("is_line", "epochs", "mixing", "stopped_early", "done", "seconds_left", "total")
-        return {name: value for name, value in asdict(self).items() if name not in live}
+        """Return the fields that the history records."""
+        return {name: value for name, value in asdict(self).items() if name not in _LIVE}
+
+
+_LIVE = (
+    *("steps_here", "is_line", "epochs", "mixing", "stopped_early"),
+    *("done", "seconds_left", "total"),
+)
+"""Fields for progress bars, which the history does not record."""

@@ -1,17 +1,20 @@
-"""Streaming fit of what a row becomes before the first weight: scaling and lift, in one pass.
+"""Scaling and lift of rows, fitted in one streaming pass.
 
-Every scale but ``none`` leaves rows of L2 norm about 1, which is what the step size is set for:
+The default step size is chosen for rows of L2 norm about 1. Every scale but ``none`` makes such
+rows:
 
-- ``unit``: each row divided by its norm. Nothing is fitted.
-- ``standard``: mean 0 and variance 1 a feature, then one factor for all rows, so that the mean
-  *square* norm is 1. That mean is the number of features that vary, so the factor needs no second
-  pass, and rows keep their relative lengths, which Scene and bird song want.
-- ``standard+unit``: mean 0 and variance 1 a feature, then each row divided by its norm.
-- ``maxabs``: each feature divided by its largest absolute value, then one factor as above. Zeros
-  stay zero.
+- ``unit``: each row is divided by its norm. Nothing is fitted.
+- ``standard``: each feature gets mean 0 and variance 1. Then all rows are divided by one number, so
+  that their mean *squared* norm is 1. Before that division the mean squared norm is the number of
+  features that vary, so no second pass is needed. Rows keep their relative lengths, which is better
+  for Scene and bird song.
+- ``standard+unit``: each feature gets mean 0 and variance 1. Then each row is divided by its norm.
+- ``maxabs``: each feature is divided by its largest absolute value. Then all rows are divided by
+  one number, as for ``standard``. Zeros stay zero.
 
-Sparse rows are scaled by the same deviations but not centred: their zeros stay zero. A feature
-that never varied becomes 0 under every fitted scale: its column of W0 would be chance.
+Sparse rows are scaled in the same way but not centred, so their zeros stay zero. A feature that
+never varied becomes 0 under ``standard`` and ``standard+unit``: its weights in W0 would stay
+random.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from streammiml._base.hashing import GOLDEN, splitmix_array
 from streammiml.config import LiftSpec, ScaleSpec
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import LOG1P, NO_TRANSFORM, SQRT, Lift, lift_bag, lift_width, plain_rows
@@ -30,53 +34,58 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 TRANSFORM_CODES = {"none": NO_TRANSFORM, "sqrt": SQRT, "log1p": LOG1P}
 SAMPLE_ROWS = 400
-"""Rows whose distances give the median: 79 800 pairs know it to about 1 %."""
+"""Rows whose distances give the median: 79 800 pairs estimate it to about 1 %."""
 SAMPLE_BYTES = 8 * 2**20
+"""Upper limit for the sampled rows, unless two rows are larger."""
 COUNT_ZEROS = 0.25
-"""Share of zeros from which non-negative features are taken for counts, text or histograms."""
+"""Non-negative rows with at least this share of zeros are taken for counts or histograms."""
 MOST_COLUMNS = 2**31 - 1
-"""Kernels know the columns of sparse rows as int32."""
+"""Kernels store the columns of sparse rows as int32."""
 CONSTANT = 1e-6
-"""A standard deviation below this share of the largest value is float32 rounding."""
+"""A standard deviation below this share of the largest value is taken for float32 rounding."""
 
+# Second part of the seeds of three random generators.
 _FREQUENCIES, _PHASES, _SAMPLE = 1, 2, 3
 _NEGATIVE = 2
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""Index of the number of negative values in ``Moments.counts``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What a pass over rows found."""
+class FittedScaler:
+    """Scaling and lift, and facts about the rows to which they were fitted."""
 
     lift: Lift
     scale: str
     """The option ``scale`` with ``auto`` resolved."""
     n_rows: int
-    """Rows that were looked at."""
+    """Number of rows that were read."""
     n_constant: int
-    """Features that never varied, where the scale asks for variation; else 0."""
+    """Number of features that never varied, or for ``maxabs`` were always 0; 0 for ``none`` and
+    ``unit``."""
     median_distance: float
-    """Of two scaled rows; 0 where no Fourier features asked for it."""
+    """Median distance of two scaled rows; 0 without Fourier features."""
 
 
 def needs_rows(scale: ScaleSpec, lift: LiftSpec) -> bool:
-    """Say whether a fit must look at rows at all: ``none`` and ``unit`` without Fourier do not."""
+    """Whether the fit depends on rows; ``none`` and ``unit`` without Fourier features do not."""
     return scale.kind not in ("none", "unit") or lift.n_fourier > 0
 
 
 def auto_scale(*, sparse: bool, zero_share: float, negative: bool, fractional: bool) -> ScaleSpec:
-    """Choose for ``auto``: the whole rule.
+    """Choose the scale for ``auto``.
 
-    Rows without a negative value of which a quarter or more are zeros are counts or histograms, and
-    sparse ones text: unit rows, of square roots but for sparse fractions, which may be weighted
-    already. Roots of dense fractions are standardised before (MSRC v2, nine splits: ranking loss
-    .065 and average precision .80 against .095 and .73 without roots, .067 and .78 without
-    standardising; on proteins the three do not differ by more than .01). All others are
-    standardised with one factor for all rows.
+    - Sparse rows are taken for text and get ``unit``. Square roots are taken of whole numbers that
+      are not negative, but not of fractions, which may be weighted already.
+    - Dense rows without negative values, of which a quarter or more are zeros, are taken for counts
+      or histograms. Square roots are taken; then whole numbers get ``unit`` and fractions
+      ``standard+unit``. (MSRC v2, fractions, nine splits: ranking loss .065 and average precision
+      .80; without roots .095 and .73; without standardising .067 and .78. On proteins the three
+      differ by at most .01.)
+    - All other rows get ``standard``.
     """
-    counted = not negative and not fractional
-    if sparse or (counted and zero_share >= COUNT_ZEROS):
-        return ScaleSpec(kind="unit", transform="sqrt" if counted else "none")
+    are_counts = not negative and not fractional
+    if sparse or (are_counts and zero_share >= COUNT_ZEROS):
+        return ScaleSpec(kind="unit", transform="sqrt" if are_counts else "none")
     if not negative and zero_share >= COUNT_ZEROS:
         return ScaleSpec(kind="standard+unit", transform="sqrt")
     return ScaleSpec(kind="standard")
@@ -85,9 +94,9 @@ def auto_scale(*, sparse: bool, zero_share: float, negative: bool, fractional: b
 class ScalerFit:
     """A fit in progress: ``update_dense`` or ``update_sparse`` for each block, then ``finish``.
 
-    Holds five numbers a feature, twice where ``auto`` may yet choose roots, and, for Fourier
-    features, at most 8 MiB (or two) of sampled rows.
-    The result is a function of (seed, rows in order), not of how they came in blocks.
+    Holds four numbers per feature, and four more while ``auto`` may still choose square roots. For
+    Fourier features it also holds a sample of rows: at most 8 MiB, or two rows if these are
+    larger. The result depends on the seed and on the rows in their order, not on block bounds.
     """
 
     def __init__(
@@ -100,39 +109,39 @@ class ScalerFit:
             )
         if sparse and lift.width(n_features) > MOST_COLUMNS:
             raise StreammimlError(
-                f"rows of {n_features} features would have {lift.width(n_features)} when lifted, "
-                f"and sparse ones can have {MOST_COLUMNS}; hash the features to fewer"
+                f"rows of {n_features} features would have {lift.width(n_features)} after the lift "
+                f"and sparse rows can have at most {MOST_COLUMNS}; hash the features to fewer"
             )
         self._scale, self._lift, self._seed, self._sparse = scale, lift, seed, sparse
         self._moments = empty_moments(n_features)
-        may_be_roots = scale.kind == "auto" and not sparse
-        self._of_roots = empty_moments(n_features) if may_be_roots else None
+        may_choose_roots = scale.kind == "auto" and not sparse
+        self._root_moments = empty_moments(n_features) if may_choose_roots else None
         self._sample = _RowSample(n_features, seed) if lift.n_fourier else None
 
     def update_dense(self, rows: Array) -> None:
-        """Take in ``rows`` (n, d) of any stored type."""
+        """Add ``rows`` (n, d) of any stored type."""
         transform = TRANSFORM_CODES[self._scale.transform]
         if self._sample is not None:
             self._sample.add(int(self._moments.counts[0]), rows)
         add_dense(self._moments, transform, plain_rows(rows))
-        # Roots of whole numbers are not standardised, nor are there any of negative ones.
+        # ``auto`` standardises square roots only of fractions that are not negative.
         if self._moments.counts[_NEGATIVE] or rows.dtype.kind != "f":
-            self._of_roots = None
-        if self._of_roots is not None:
-            add_dense(self._of_roots, SQRT, plain_rows(rows))
+            self._root_moments = None
+        if self._root_moments is not None:
+            add_dense(self._root_moments, SQRT, plain_rows(rows))
 
     def update_sparse(self, n_rows: int, columns: Array, values: Array) -> None:
-        """Take in the stored values of ``n_rows`` rows, with the column of each."""
+        """Add ``n_rows`` rows: their stored values, and the column of each value."""
         transform = TRANSFORM_CODES[self._scale.transform]
         add_sparse(self._moments, transform, n_rows, columns, plain_rows(values))
 
     @property
     def n_nonzero(self) -> int:
-        """Values seen so far that are not zero."""
+        """Number of values so far that are not zero."""
         return int(self._moments.counts[1])
 
-    def finish(self) -> Fit:
-        """Turn what was seen into arrays; no row at all will do where ``needs_rows`` is false."""
+    def finish(self) -> FittedScaler:
+        """Compute scaling and lift; needs at least one row, unless ``needs_rows`` is false."""
         n_rows = int(self._moments.counts[0])
         if n_rows == 0 and needs_rows(self._scale, self._lift):
             raise StreammimlError(
@@ -142,8 +151,8 @@ class ScalerFit:
         scale, moments = self._scale, self._moments
         if scale.kind == "auto":
             scale = self._chosen(n_rows)
-            if scale.transform == "sqrt" and self._of_roots is not None:
-                moments = self._of_roots
+            if scale.transform == "sqrt" and self._root_moments is not None:
+                moments = self._root_moments
         shift, factor, n_constant = _factors(moments, scale.kind, centre=not self._sparse)
         d = len(factor)
         lift = Lift(
@@ -160,7 +169,7 @@ class ScalerFit:
             median = _median_distance(_scaled(lift, self._sample.rows))
             lift = _with_fourier(lift, self._lift, median, self._seed)
         lift = lift._replace(context=int(self._lift.context))
-        return Fit(
+        return FittedScaler(
             lift=lift,
             scale=str(scale),
             n_rows=n_rows,
@@ -177,11 +186,12 @@ class ScalerFit:
 
 
 def _factors(moments: Moments, kind: str, *, centre: bool) -> tuple[Array, Array, int]:
-    """Shift and scale (d,) in float64, and how many features never varied."""
+    """Shift and scale (d,) in float64, and the number of features that never varied."""
     d, n_rows = len(moments.mean), int(moments.counts[0])
     if kind in ("none", "unit"):
         return np.zeros(d), np.ones(d), 0
-    # What sparse rows do not store are zeros: Chan's merge of the stored with n - seen zeros.
+    # Values that sparse rows do not store are zeros: merge the moments of the stored values with
+    # those of n - seen zeros, by Chan's formula.
     share = moments.seen / n_rows
     mean = moments.mean * share
     variance = moments.spread / n_rows + moments.mean**2 * share * (1 - share)
@@ -197,7 +207,7 @@ def _factors(moments: Moments, kind: str, *, centre: bool) -> tuple[Array, Array
 
 
 class _RowSample:
-    """The rows whose keyed hashes are lowest: a uniform sample, whatever the blocks."""
+    """A uniform sample of rows, independent of blocks: those with the lowest keyed hashes."""
 
     def __init__(self, n_features: int, seed: int) -> None:
         self._size = max(2, min(SAMPLE_ROWS, SAMPLE_BYTES // (4 * max(1, n_features))))
@@ -206,26 +216,19 @@ class _RowSample:
         self.rows = np.zeros((0, n_features), np.float32)
 
     def add(self, first: int, rows: Array) -> None:
-        """Consider ``rows``, numbered from ``first`` on."""
-        keys = _mixed(np.arange(first, first + len(rows), dtype=np.uint64) + self._start)
+        """Add those of ``rows`` that belong to the sample; ``first`` is the first row's number."""
+        numbers = np.arange(first, first + len(rows), dtype=np.uint64)
+        keys = splitmix_array((numbers + self._start) * GOLDEN)
         if len(self._keys) == self._size:
-            fresh = np.flatnonzero(keys < self._keys[-1])
+            candidates = np.flatnonzero(keys < self._keys[-1])
         else:
-            fresh = np.arange(len(rows))
-        fresh = fresh[np.argsort(keys[fresh])[: self._size]]
-        if len(fresh):
-            keys = np.concatenate([self._keys, keys[fresh]])
+            candidates = np.arange(len(rows))
+        candidates = candidates[np.argsort(keys[candidates])[: self._size]]
+        if len(candidates):
+            keys = np.concatenate([self._keys, keys[candidates]])
             order = np.argsort(keys)[: self._size]
             self._keys = keys[order]
-            self.rows = np.concatenate([self.rows, rows[fresh].astype(np.float32)])[order]
-
-
-def _mixed(keys: Array) -> Array:
-    """Permute 64-bit keys (the finaliser of SplitMix64)."""
-    keys = keys * _GOLDEN
-    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(keys ^ (keys >> np.uint64(31)))
+            self.rows = np.concatenate([self.rows, rows[candidates].astype(np.float32)])[order]
 
 
 def _scaled(lift: Lift, rows: Array) -> Array:
@@ -237,7 +240,7 @@ def _scaled(lift: Lift, rows: Array) -> Array:
 def _median_distance(rows: Array) -> float:
     """Median L2 distance of two rows, or the mean if most rows are equal, or 1 if all are.
 
-    Without BLAS, whose last bits depend on its threads.
+    BLAS is not used: the last bits of its results depend on its number of threads.
     """
     rows = rows.astype(np.float64)
     squares = [((rows[i + 1 :] - rows[i]) ** 2).sum(axis=1) for i in range(len(rows) - 1)]
@@ -248,9 +251,9 @@ def _median_distance(rows: Array) -> float:
 
 
 def _with_fourier(lift: Lift, spec: LiftSpec, median: float, seed: int) -> Lift:
-    """Join frequencies of the Gaussian kernel exp(-|x - y|² / 2σ²), σ = bandwidth × median."""
+    """Add Fourier features of the Gaussian kernel exp(-|x - y|² / 2σ²), σ = bandwidth × median."""
     shape = (len(lift.scale), spec.n_fourier)
     normal = np.random.default_rng([seed, _FREQUENCIES]).standard_normal(shape, np.float32)
     phases = np.random.default_rng([seed, _PHASES]).random(spec.n_fourier, np.float32)
-    turns = np.float32(1 / (2 * np.pi * spec.bandwidth * median))
-    return lift._replace(frequencies=normal * turns, phases=phases)
+    frequency_scale = np.float32(1 / (2 * np.pi * spec.bandwidth * median))
+    return lift._replace(frequencies=normal * frequency_scale, phases=phases)

@@ -1,4 +1,4 @@
-"""Looks at held-out bags: their ranking loss under some weights, and how often one may look."""
+"""Looks: measurements of the ranking loss of held-out bags, and the steps between two looks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from streammiml.kernel.lift import Lift
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
 from streammiml.kernel.score import Weights, score_block
 from streammiml.learn.holdout import Holdout
-from streammiml.scoring import kernel_block
+from streammiml.scorer import kernel_block
 
 SCORED_AT_ONCE = 256
+"""Number of bags that are scored at a time."""
 LEAST_EVERY = 1000
+"""Fewest steps between two looks, unless the option ``validate_every`` is given."""
 MOST_WORK = 0.1
-"""Of the work of the steps between two looks, what one look may cost: multiplications counted."""
+"""Highest cost of a look, as a share of the multiplications of the steps between two looks."""
 
 
 class NothingRanked(StreammimlError):
-    """Bags held out that early stopping cannot tell models apart by."""
+    """No held-out bag has both labels that it carries and labels that it lacks."""
 
 
 class Validation:
-    """Bags that early stopping looks at, read once and kept."""
+    """The bags that early stopping looks at, read once and kept in memory."""
 
     def __init__(self, store: Bags, bags: NDArray[np.int64]) -> None:
         self.store, self.bags = store, bags
@@ -41,29 +43,29 @@ class Validation:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the store, for messages."""
         return self.store.name
 
     def sizes(self, n_lifted: int) -> tuple[int, int, int]:
-        """Rows of all of them, bytes held, and bytes of the store's largest bag once lifted.
+        """Rows of these bags, bytes in memory, and bytes of the store's largest bag after the lift.
 
         Only offsets are read.
         """
         rows = n_bytes = largest = 0
         for start, stop in stretches(self.store):
             sizes = self.store.bag_sizes(start, stop)
-            here = self.bags[slice(*np.searchsorted(self.bags, (start, stop)))] - start
-            rows += int(sizes[here].sum())
-            n_bytes += int(bag_bytes(self.store, start, stop, sizes)[here].sum())
+            held_out = self.bags[slice(*np.searchsorted(self.bags, (start, stop)))] - start
+            rows += int(sizes[held_out].sum())
+            n_bytes += int(bag_bytes(self.store, start, stop, sizes)[held_out].sum())
             lifted = lifted_bytes(self.store, start, stop, n_lifted, sizes)
             largest = max(largest, int(lifted.max()))
         return rows, n_bytes + SCORED_AT_ONCE * self.store.n_labels * 16, largest
 
     def check_ranked(self) -> None:
-        """Refuse bags of which none could be ranked wrongly: every loss would be 0."""
+        """Refuse held-out bags if none can be ranked wrongly: every loss would be 0."""
         if self.store.n_labels == 1:
             raise NothingRanked(
-                f"{self.name} has one label and early stopping looks at the order of labels; "
+                f"{self.name} has one label and early stopping needs an order of labels; "
                 "--validation 0 trains on all bags for --epochs"
             )
         for bag in self.bags.tolist():
@@ -71,7 +73,7 @@ class Validation:
                 return
         raise NothingRanked(
             f"none of the {len(self.bags)} bags held out has both labels that it carries and "
-            "labels that it does not, so early stopping has nothing to look at; give another "
+            "labels that it does not, so early stopping has nothing to measure; give another "
             "share, or --validation 0"
         )
 
@@ -82,8 +84,8 @@ class Validation:
         total = 0
         for block in self._kept:
             scores = score_block(kernel_block(block), lift, weights)
-            real = np.ascontiguousarray(scores.value[:, :-1])
-            total += int(ranking_loss_sum(real, block.label_offsets, block.label_indices))
+            label_scores = np.ascontiguousarray(scores.value[:, :-1])
+            total += int(ranking_loss_sum(label_scores, block.label_offsets, block.label_indices))
         return ranking_loss(total, len(self.bags))
 
     def _read(self, deadline: float) -> Iterator[BagBlock]:
@@ -95,7 +97,7 @@ class Validation:
 
 
 def largest_lifted(store: Bags, n_lifted: int) -> int:
-    """Bytes of the largest bag once it is lifted; only offsets are read."""
+    """Bytes of the largest bag after the lift; only offsets are read."""
     return max(
         int(lifted_bytes(store, *part, n_lifted, store.bag_sizes(*part)).max())
         for part in stretches(store)
@@ -105,75 +107,77 @@ def largest_lifted(store: Bags, n_lifted: int) -> int:
 def lifted_bytes(
     store: Bags, start: int, stop: int, n_lifted: int, sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Bytes of each bag's rows once they are lifted; ``sizes`` are their rows."""
+    """Bytes of the rows of each bag after the lift; ``sizes`` are the bags' numbers of rows."""
     if store.sparse:
-        # Of each value, and of the constant of each row, a column and a number; and offsets.
+        # A column and a number for each value and for the constant of each row; then offsets.
         values = store.bag_values(start, stop)
         lifted = 8 * (values + sizes) + 8 * sizes
         if n_lifted > store.n_features + 1:
-            # Columns, values and sums of a context, and where each feature stands in it.
+            # Columns, values and sums of the context, and the index of each feature in it.
             lifted += 16 * np.minimum(values, store.n_features) + 4 * store.n_features
         return lifted
     return sizes * 4 * n_lifted
 
 
 def open_validation(config: TrainConfig, store: Bags, holdout: Holdout) -> Validation | None:
-    """What early stopping will look at; None if at nothing."""
+    """Open the bags that early stopping looks at; None without early stopping."""
     if config.validation_store is None:
-        found = Validation(store, holdout.bags) if config.validation else None
+        validation = Validation(store, holdout.bags) if config.validation else None
     else:
-        other = open_store(config.validation_store.split(","))
-        _check_alike(other, store, LiftSpec.parse(config.lift))
-        found = Validation(other, Holdout.of_all(other.n_bags).bags)
-    if found is not None:
-        found.check_ranked()
-    return found
+        validation_store = open_store(config.validation_store.split(","))
+        _check_alike(validation_store, store, LiftSpec.parse(config.lift))
+        bags = Holdout.of_all(validation_store.n_bags).bags
+        validation = Validation(validation_store, bags)
+    if validation is not None:
+        validation.check_ranked()
+    return validation
 
 
 def _check_alike(other: Bags, store: Bags, lift: LiftSpec) -> None:
     """Refuse a validation store that a model of the training store could not score."""
-    for what, mine, theirs in (
+    for name, expected, given in (
         ("features", store.n_features, other.n_features),
         ("labels", store.n_labels, other.n_labels),
     ):
-        if mine != theirs:
+        if expected != given:
             raise StreammimlError(
-                f"{store.name} has {mine} {what} and the validation store {other.name} {theirs}; "
-                "use one that was made the same way"
+                f"{store.name} has {expected} {name} and the validation store {other.name} {given};"
+                " use a validation store that was made the same way"
             )
     names = zip(store.label_names or (), other.label_names or (), strict=False)
-    for i, (mine_name, other_name) in enumerate(names):
-        if mine_name != other_name:
+    for i, (expected_name, given_name) in enumerate(names):
+        if expected_name != given_name:
             raise StreammimlError(
-                f"label {i} is {mine_name!r} in {store.name} and {other_name!r} in the validation "
-                f"store {other.name}; use one with the same labels in the same order"
+                f"label {i} is {expected_name!r} in {store.name} and {given_name!r} in the "
+                f"validation store {other.name}; use a store with the same labels in the same order"
             )
     if store.sparse != other.sparse and (lift.needs_dense_rows or not store.sparse):
-        kinds = ["sparse" if each.sparse else "dense" for each in (store, other)]
+        kinds = ["sparse" if bags.sparse else "dense" for bags in (store, other)]
         raise StreammimlError(
             f"{store.name} has {kinds[0]} rows and the validation store {other.name} {kinds[1]} "
-            "ones; convert one of them"
+            "rows; convert one of the stores"
         )
 
 
 def steps_between_looks(config: TrainConfig, store: Bags, n_lifted: int, held_out: int) -> int:
     """Steps between looks at ``held_out`` rows, so that looks cost a tenth of the steps at most.
 
-    By counted multiplications, never by the clock, so that a run is the same on any machine. A look
-    takes each row to the shared space and scores every label; a step at least two of them. With
-    nothing to look at, an epoch.
+    The cost is counted in multiplications, not measured, so a run is the same on any machine. A
+    look projects each row to the shared space and scores every label; a step scores at least two
+    labels. Without held-out bags, the number of steps is that of an epoch, and at least
+    ``LEAST_EVERY``.
     """
     if config.validate_every:
         return config.validate_every
     if not held_out:
         return max(LEAST_EVERY, store.n_bags)
-    # The context of sparse rows is theirs together: about as many values again.
-    again = 2 if LiftSpec.parse(config.lift).context else 1
-    width = again * store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
-    inside = config.shared_dim if config.shared_space else width
-    shared = width * config.shared_dim if config.shared_space else 0.0
-    lift = float(store.n_features * LiftSpec.parse(config.lift).n_fourier)
-    label = config.subconcepts * inside
-    look = held_out * (lift + shared + (store.n_labels + 1) * label)
-    step = store.n_rows / store.n_bags * (lift + shared + 2 * label)
-    return max(LEAST_EVERY, math.ceil(look / (MOST_WORK * step)))
+    # The context of a sparse bag about doubles the number of values of its rows.
+    factor = 2 if LiftSpec.parse(config.lift).context else 1
+    width = factor * store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
+    vector_width = config.shared_dim if config.shared_space else width
+    shared_cost = width * config.shared_dim if config.shared_space else 0.0
+    lift_cost = float(store.n_features * LiftSpec.parse(config.lift).n_fourier)
+    label_cost = config.subconcepts * vector_width
+    look_cost = held_out * (lift_cost + shared_cost + (store.n_labels + 1) * label_cost)
+    step_cost = store.n_rows / store.n_bags * (lift_cost + shared_cost + 2 * label_cost)
+    return max(LEAST_EVERY, math.ceil(look_cost / (MOST_WORK * step_cost)))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml import drawing
+from streammiml._base import hashing
 from streammiml.errors import StreammimlError
 from streammiml.learn.holdout import MOST_BAGS, Holdout
 
@@ -13,8 +13,8 @@ from streammiml.learn.holdout import MOST_BAGS, Holdout
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.5, 0.9])
 def test_holdout__is_the_share_that_was_asked_for(share):
     n = min(8000, int(MOST_BAGS / share))
-    found = len(Holdout.of(share, n).bags)
-    assert abs(found - share * n) < 5 * np.sqrt(n * share * (1 - share))
+    n_held_out = len(Holdout.of(share, n).bags)
+    assert abs(n_held_out - share * n) < 5 * np.sqrt(n * share * (1 - share))
 
 
 @pytest.mark.parametrize("n_bags", [100_000, 1_000_000])
@@ -45,7 +45,7 @@ def test_holdout__a_bag_stays_held_out_when_others_are_appended():
 def test_holdout__does_not_follow_the_order_of_visits():
     bags = Holdout.of(0.1, 20_000).bags
     for seed in range(3):
-        order = drawing.permuted(np.arange(20_000), 20_000, seed, 0)
+        order = hashing.permuted(np.arange(20_000), 20_000, seed, 0)
         places = np.flatnonzero(np.isin(order, bags))
         assert abs(places.mean() / 10_000 - 1) < 0.06
 
@@ -73,5 +73,5 @@ def test_of_all__is_about_as_many_as_are_looked_at_of_a_large_one():
 
 
 def test_of_all__of_no_bags_is_refused():
-    with pytest.raises(StreammimlError, match="validation store of 0 bags leaves none to look at"):
+    with pytest.raises(StreammimlError, match="validation store of 0 bags has none to validate on"):
         Holdout.of_all(0)

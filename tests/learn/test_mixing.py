@@ -7,8 +7,8 @@ import pytest
 
 from streammiml.bags.block import BagBlock
 from streammiml.config import TrainConfig
-from streammiml.learn.trainer import train
-from streammiml_tools.synth import Planted, planted_part
+from streammiml.learn.train import train
+from streammiml_tools.corpora.synth import Planted, planted_part
 from tests.stores import plain, write_store
 
 CORPUS = Planted(
@@ -33,7 +33,7 @@ def stores(tmp_path_factory):
 
 def losses(stores, name, mix_blocks, seeds):
     """Ranking loss after two epochs, for each seed."""
-    found = []
+    final_losses = []
     for seed in seeds:
         config = TrainConfig(
             shared_dim=16, subconcepts=2, step_size=0.05, block_bags=50, mix_blocks=mix_blocks,
@@ -42,8 +42,8 @@ def losses(stores, name, mix_blocks, seeds):
         )  # fmt: skip
         seen: list[float] = []
         train(stores / f"{name}.zarr", config, watch=partial(_keep, seen))
-        found.append(seen[-1])
-    return np.array(found)
+        final_losses.append(seen[-1])
+    return np.array(final_losses)
 
 
 def _keep(seen, progress):

@@ -4,7 +4,7 @@ import pytest
 
 from streammiml.bags.store import open_store
 from streammiml.config import TrainConfig
-from streammiml.learn.trainer import train
+from streammiml.learn.train import train
 from streammiml.verbs.main import run as run_command
 from tests.planted import planted
 from tests.remote_servers import BUCKET, s3_server, s3_settings

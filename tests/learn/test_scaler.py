@@ -101,8 +101,8 @@ def test_fit__never_gives_anything_but_numbers(rows, scale):
 def test_fit__does_not_depend_on_how_rows_come_in_blocks(rows, scale, cut):
     cuts = sorted({min(cut, len(rows)), len(rows) // 2})
     spec = LiftSpec(n_fourier=5)
-    whole = fitted(rows, scale, spec, seed=3)
-    assert same_bytes(whole.lift, fitted(rows, scale, spec, cuts=cuts, seed=3).lift)
+    fitted_once = fitted(rows, scale, spec, seed=3)
+    assert same_bytes(fitted_once.lift, fitted(rows, scale, spec, cuts=cuts, seed=3).lift)
     kept = np.where(np.random.default_rng(0).random(rows.shape) < 0.5, 0, rows)
     assert same_bytes(fitted_sparse(kept, scale).lift, fitted_sparse(kept, scale, cuts=cuts).lift)
 
@@ -143,8 +143,8 @@ def test_auto__fits_what_it_chooses(rows, zeros, cut, data):
     rows = rows if kind == "as they are" else np.abs(rows)
     if kind.startswith("whole"):
         rows = np.minimum(np.rint(rows), 255).astype("u1" if kind == "whole" else "f4")
-    found = fitted(rows, "auto", cuts=[min(cut, len(rows))])
-    assert same_bytes(found.lift, fitted(rows, found.scale).lift)
+    auto_fitted = fitted(rows, "auto", cuts=[min(cut, len(rows))])
+    assert same_bytes(auto_fitted.lift, fitted(rows, auto_fitted.scale).lift)
 
 
 @pytest.mark.parametrize(
@@ -244,5 +244,5 @@ def test_sparse_rows__refuse_more_lifted_features_than_columns_can_name(monkeypa
     lift = LiftSpec.parse("context:mean")
     scaler.ScalerFit(5, ScaleSpec(), lift, seed=0, sparse=True)
     scaler.ScalerFit(9, ScaleSpec(), lift, seed=0, sparse=False)
-    with pytest.raises(StreammimlError, match="rows of 6 features would have 13 when lifted"):
+    with pytest.raises(StreammimlError, match="rows of 6 features would have 13 after the lift"):
         scaler.ScalerFit(6, ScaleSpec(), lift, seed=0, sparse=True)

@@ -11,10 +11,10 @@ from streammiml.bags.store import open_store
 from streammiml.bags.views import JoinedStore
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import trainer
+from streammiml.learn import loop
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.trainer import train
-from streammiml.learn.weighting import visits_of
+from streammiml.learn.store_weights import visits_of
+from streammiml.learn.train import train
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -52,8 +52,8 @@ def test_weights__whole_ones_are_the_visits_of_every_bag_not_held_out(names, wei
     holdout = Holdout.of(share, store.n_bags)
     visits = visits_of(store, ",".join(map(str, weights)), holdout, 1)
     seen, block = counted(visits, 1), store.read(0, store.n_bags)
-    each = np.repeat(weights, SIZES) * ~holdout.chosen(np.arange(store.n_bags))
-    want = {block.rows_of(i).tobytes(): int(n) for i, n in enumerate(each) if n}
+    visits_of_bag = np.repeat(weights, SIZES) * ~holdout.chosen(np.arange(store.n_bags))
+    want = {block.rows_of(i).tobytes(): int(n) for i, n in enumerate(visits_of_bag) if n}
     assert seen == want
 
 
@@ -61,8 +61,8 @@ def test_weights__fractions_are_the_mean_over_epochs(names):
     store, epochs = open_store(names), 40
     visits = visits_of(store, "0.25,1.5,1", Holdout.of(0.0, store.n_bags), 1)
     seen, block = counted(visits, epochs), store.read(0, store.n_bags)
-    each = np.array([seen[block.rows_of(i).tobytes()] for i in range(store.n_bags)]) / epochs
-    first, second, third = np.split(each, np.cumsum(SIZES)[:-1])
+    mean_visits = np.array([seen[block.rows_of(i).tobytes()] for i in range(store.n_bags)]) / epochs
+    first, second, third = np.split(mean_visits, np.cumsum(SIZES)[:-1])
     # Five standard deviations of a mean over bags and epochs.
     assert abs(first.mean() - 0.25) < 5 * np.sqrt(0.25 * 0.75 / (120 * epochs))
     assert abs(second.mean() - 1.5) < 5 * np.sqrt(0.25 / (90 * epochs))
@@ -75,10 +75,10 @@ def test_weights__fractions_are_the_mean_over_epochs(names):
 def test_weights__a_choice_is_that_of_the_bag_and_epoch_however_it_is_asked(names):
     store = open_store(names)
     visits = visits_of(store, "0.5,1,0.5", Holdout.of(0.2, store.n_bags), 1)
-    whole = visits.left_out(3, np.arange(store.n_bags))
+    left_out = visits.left_out(3, np.arange(store.n_bags))
     for part in np.array_split(np.arange(store.n_bags), 7):
-        np.testing.assert_array_equal(visits.left_out(3, part), whole[part])
-    assert (visits.left_out(4, np.arange(store.n_bags)) != whole).any()
+        np.testing.assert_array_equal(visits.left_out(3, part), left_out[part])
+    assert (visits.left_out(4, np.arange(store.n_bags)) != left_out).any()
 
 
 def test_train__weights_are_the_stores_listed_as_often(names):
@@ -124,14 +124,14 @@ def test_resume__with_weights_ends_in_the_same_bytes(order, mix_blocks, names, t
 
 @pytest.mark.parametrize("order", ["blocks", "full", "uniform"])
 def test_train__no_copy_of_a_bag_held_out_is_visited(order, names, monkeypatch):
-    seen, real = [], trainer.Stream.__iter__
+    seen, real = [], loop.BagStream.__iter__
 
     def watched(self):
         for batch in real(self):
             seen.extend(batch.bags.rows_of(i).tobytes() for i in range(len(batch.bags)))
             yield batch
 
-    monkeypatch.setattr(trainer.Stream, "__iter__", watched)
+    monkeypatch.setattr(loop.BagStream, "__iter__", watched)
     train(names, TrainConfig(**SMALL, weights="3,1.5,1", order=order, validation=0.1))
     store = open_store(names)
     held_out = store.read_bags(Holdout.of(0.1, store.n_bags).bags)

@@ -1,4 +1,4 @@
-"""Where the time of a run goes. Nothing that a run does follows from it but when it is saved."""
+"""How a run spends its time. Checkpoints depend on measured times, the result never does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from streammiml.jit import compile_seconds
+from streammiml._base.compiled import compile_seconds
 
 KERNEL, READING, VALIDATION, CHECKPOINTS = "kernel", "reading", "validation", "checkpoints"
 COMPILING = "compiling"
@@ -15,18 +15,18 @@ _NAMES = (KERNEL, READING, VALIDATION, CHECKPOINTS, COMPILING)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What was done within some time."""
+class WorkDone:
+    """Steps, rows and bytes done in some time, and how the time was spent."""
 
     seconds: float = 0.0
     steps: int = 0
     rows: int = 0
     n_bytes: int = 0
     spent: tuple[float, ...] = (0.0,) * len(_NAMES)
-    """Seconds of the kernel, of waiting for bags, of looks, of checkpoints, and of compiling."""
+    """Seconds of the kernel, of waiting for bags, of validation, of checkpoints, of compiling."""
 
-    def __sub__(self, other: Work) -> Work:
-        return Work(
+    def __sub__(self, other: WorkDone) -> WorkDone:
+        return WorkDone(
             self.seconds - other.seconds,
             self.steps - other.steps,
             self.rows - other.rows,
@@ -36,23 +36,24 @@ class Work:
 
     @property
     def seconds_at_work(self) -> float:
-        """Seconds without those of compiling, which happens once and says nothing of the pace."""
+        """Seconds without compiling, which happens only once and is no part of the pace."""
         return max(0.0, self.seconds - self.spent[-1])
 
-    def a_second(self, count: int) -> float:
-        """How many of a count come on one second of work."""
+    def per_second(self, count: int) -> float:
+        """Rate of ``count`` per second of work."""
         return count / max(self.seconds_at_work, 1e-9)
 
     def times(self) -> dict[str, float]:
-        """Seconds by name; what is left is all else."""
+        """Seconds by purpose; their sum may be less than ``seconds``."""
         named = dict(zip(_NAMES, self.spent, strict=True))
         return {name: round(seconds, 4) for name, seconds in named.items()}
 
 
-class Clock:
-    """Counts work and the time it takes, from when it is made.
+class TrainClock:
+    """Counts work and its time, from the creation of the clock on.
 
-    ``compiled`` gives the seconds that the process has compiled for; they are counted apart.
+    ``compiled`` returns the seconds that the process has spent on compiling, which are counted
+    separately.
     """
 
     def __init__(self, compiled: Callable[[], float] = compile_seconds) -> None:
@@ -63,7 +64,10 @@ class Clock:
 
     @contextmanager
     def spending(self, on: str) -> Iterator[Callable[[], float]]:
-        """Time what is done within, without compiling; gives a function that tells the seconds."""
+        """Count the time of the block under the name ``on``, without the seconds of compiling.
+
+        Yields a function that returns the seconds so far.
+        """
         begun = self._working()
         try:
             yield lambda: self._working() - begun
@@ -71,20 +75,23 @@ class Clock:
             self._spent[on] += max(0.0, self._working() - begun)
 
     def waited(self, seconds: float) -> None:
-        """Bags have been waited for so long, in all."""
+        """Set the total number of seconds that the loop has waited for bags."""
         self._spent[READING] = seconds
 
     def _working(self) -> float:
+        """Time without the seconds of compiling; only differences are meaningful."""
         return time.monotonic() - self._compiled()
 
     def did(self, steps: int, rows: int, n_bytes: int) -> None:
-        """Count work."""
+        """Add finished work."""
         self._steps += steps
         self._rows += rows
         self._n_bytes += n_bytes
 
-    def work(self) -> Work:
-        """All so far."""
+    def work(self) -> WorkDone:
+        """Work and time since the creation of the clock."""
         seconds = time.monotonic() - self._begun
         self._spent[COMPILING] = self._compiled() - self._compiled_before
-        return Work(seconds, self._steps, self._rows, self._n_bytes, tuple(self._spent.values()))
+        return WorkDone(
+            seconds, self._steps, self._rows, self._n_bytes, tuple(self._spent.values())
+        )

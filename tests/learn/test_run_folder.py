@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn.run import RunFolder
+from streammiml.learn.run_folder import RunFolder, toml
 
 plain = st.one_of(
     st.booleans(),
@@ -34,9 +35,9 @@ def test_settings__of_a_whole_config_come_back(tmp_path):
     begun(tmp_path / "run", **asdict(config), fingerprint="ab")
     with RunFolder(tmp_path / "run", resume=True) as folder:
         assert folder.exists
-        found = folder.settings()
-    assert found.pop("fingerprint") == "ab"
-    assert TrainConfig(**found) == config
+        recorded = folder.settings()
+    assert recorded.pop("fingerprint") == "ab"
+    assert TrainConfig(**recorded) == config
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.none() | plain))
@@ -44,10 +45,10 @@ def test_settings__any_plain_value_comes_back(tmp_path_factory, settings):
     path = tmp_path_factory.mktemp("settings") / "run"
     with RunFolder(path, resume=False) as folder:
         folder.record(settings)
-        found = folder.settings()
+        recorded = folder.settings()
     want = {name: value for name, value in settings.items() if value is not None}
-    assert found == want
-    assert {name: type(value) for name, value in found.items()} == {
+    assert recorded == want
+    assert {name: type(value) for name, value in recorded.items()} == {
         name: type(value) for name, value in want.items()
     }
 
@@ -139,7 +140,8 @@ def test_run_folder__one_that_cannot_be_made_is_refused(tmp_path):
 
 def test_lock__names_the_owner_and_is_free_when_the_owner_ends(tmp_path):
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom streammiml.learn.run import RunFolder\n"
+        "import sys, time\nfrom pathlib import Path\n"
+        "from streammiml.learn.run_folder import RunFolder\n"
         "folder = RunFolder(Path(sys.argv[1]), resume=True)\nprint('held', flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -191,3 +193,9 @@ def test_history__that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "truncate", full)
         with pytest.raises(StreammimlError, match=r"history\.jsonl is not saved: No space left"):
             folder.cut_history(0)
+
+
+def test_toml__reads_back():
+    settings = TrainConfig(subconcepts=3, lift="context", max_steps=70).recorded()
+    want = {name: value for name, value in settings.items() if value is not None}
+    assert tomllib.loads(toml(settings).decode()) == want

@@ -8,8 +8,8 @@ import pytest
 from streammiml.bags.block import BagBlock
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn.forecast import forecast
-from streammiml.learn.trainer import train
+from streammiml.learn.dry_run import dry_run
+from streammiml.learn.train import train
 from streammiml.model import Model
 from tests.planted import planted
 from tests.stores import write_store
@@ -164,25 +164,27 @@ def test_start__settings_that_the_model_contradicts_are_named(changes, line, sto
         train(store, config(**{"start": str(model), **changes}))
 
 
-def test_start__is_what_a_forecast_goes_by_too(store, model):
-    found = forecast(store, TrainConfig(start=str(model)))
-    plain = forecast(store, TrainConfig(shared_dim=8, subconcepts=2, lift="fourier:5"))
-    assert found.memory == plain.memory
+def test_start__is_what_a_dry_run_goes_by_too(store, model):
+    estimate = dry_run(store, TrainConfig(start=str(model)))
+    plain = dry_run(store, TrainConfig(shared_dim=8, subconcepts=2, lift="fourier:5"))
+    assert estimate.memory == plain.memory
     with pytest.raises(StreammimlError, match="the model to start from has shared_dim 8, not 9"):
-        forecast(store, config(start=str(model), shared_dim=9))
+        dry_run(store, config(start=str(model), shared_dim=9))
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "line"),
+    ("kind", "spec_changes", "line"),
     [
         ({"n_features": 7}, {}, "takes rows of 6 features and .*s.zarr has 7; use a store made"),
-        ({"n_labels": 2}, {}, "knows 3 labels and .*s.zarr has 2; its labels must be those"),
+        ({"n_labels": 2}, {}, "has 3 labels and .*s.zarr has 2; its labels must be those"),
         ({}, {"label_names": ("a", "c", "b", "d", "e")}, "label 1 is 'b' in the model .* and 'c'"),
-        ({"sparse": True}, {}, "was trained on dense rows and .*s.zarr has sparse ones; convert"),
+        ({"sparse": True}, {}, "was trained on dense rows and .*s.zarr has sparse rows; convert"),
     ],
 )
-def test_start__stores_that_do_not_follow_the_model_are_refused(kind, said, line, model, tmp_path):
-    store = write_store(tmp_path / "s.zarr", planted(60, **kind), **said)
+def test_start__stores_that_do_not_follow_the_model_are_refused(
+    kind, spec_changes, line, model, tmp_path
+):
+    store = write_store(tmp_path / "s.zarr", planted(60, **kind), **spec_changes)
     with pytest.raises(StreammimlError, match=line):
         train(store, config(start=str(model)))
 

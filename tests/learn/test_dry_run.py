@@ -6,9 +6,9 @@ from streammiml._base.platform import bytes_read
 from streammiml.bags.store import BagStore, open_store
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import forecast as forecasts
-from streammiml.learn.forecast import forecast
-from streammiml.learn.trainer import train
+from streammiml.learn import dry_run as dry_runs
+from streammiml.learn.dry_run import dry_run
+from streammiml.learn.train import train
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -22,31 +22,33 @@ def store(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(forecasts, "STEP_SECONDS", 0.05)
+    monkeypatch.setattr(dry_runs, "STEP_SECONDS", 0.05)
 
 
 @pytest.mark.parametrize("changes", [{}, {"order": "full"}, {"max_steps": 77}, {"validation": 0}])
-def test_forecast__steps_and_bags_are_those_of_the_run(changes, store):
+def test_dry_run__steps_and_bags_are_those_of_the_run(changes, store):
     config = TrainConfig(**{**SMALL, **changes}, patience=1000)
-    said = forecast(store, config)
+    estimate = dry_run(store, config)
     model = train(store, config)
-    assert said.steps == model.provenance["steps"]
-    assert said.validate_every == model.settings["validate_every"]
-    assert said.training_bags + said.held_out_bags == 300
-    assert said.memory_total == sum(said.memory.values()) <= said.memory_allowed == 1 << 30
-    assert 0 < said.seconds_per_step < 1
-    assert said.seconds >= said.steps * said.seconds_per_step
+    assert estimate.steps == model.provenance["steps"]
+    assert estimate.validate_every == model.settings["validate_every"]
+    assert estimate.training_bags + estimate.held_out_bags == 300
+    assert (
+        estimate.memory_total == sum(estimate.memory.values()) <= estimate.memory_allowed == 1 << 30
+    )
+    assert 0 < estimate.seconds_per_step < 1
+    assert estimate.seconds >= estimate.steps * estimate.seconds_per_step
 
 
 @pytest.mark.skipif(not bytes_read(), reason="this system does not count what is read")
 @pytest.mark.parametrize("kind", [{}, {"sparse": True}, {"dtype": "uint8"}])
 @pytest.mark.parametrize("changes", [{}, {"mix_blocks": 1000}])
-def test_forecast__bytes_are_about_those_that_training_asks_for(
+def test_dry_run__bytes_are_about_those_that_training_asks_for(
     kind, changes, tmp_path, monkeypatch
 ):
     store = write_store(tmp_path / "s.zarr", planted(2000, n_features=40, **kind))
     config = TrainConfig(**{**SMALL, "block_bags": 32, **changes}, validation=0, threads=1)
-    said = forecast(store, config)
+    estimate = dry_run(store, config)
     read, real = [], BagStore.read_ranges
 
     def counting(self, ranges):
@@ -57,25 +59,25 @@ def test_forecast__bytes_are_about_those_that_training_asks_for(
     monkeypatch.setattr(BagStore, "read_ranges", counting)
     train(open_store(store.name), config)
     # Every read fetches whole chunks: what is foretold is that much larger.
-    seen = sum(read) / max(said.read_total, 1)
-    whole = said.read_total / said.read_per_epoch
-    assert whole == (1 if "mix_blocks" in changes else pytest.approx(3, rel=0.01))
+    seen = sum(read) / max(estimate.read_total, 1)
+    n_epochs = estimate.read_total / estimate.read_per_epoch
+    assert n_epochs == (1 if "mix_blocks" in changes else pytest.approx(3, rel=0.01))
     assert 0.02 < seen < 1.5
 
 
-def test_forecast__of_weights_and_a_validation_store(store, tmp_path):
+def test_dry_run__of_weights_and_a_validation_store(store, tmp_path):
     other = write_store(tmp_path / "v.zarr", planted(70, seed=3))
     config = TrainConfig(**SMALL, weights="2,0.5", validation_store=other.name)
-    said = forecast([store.name, other.name], config)
-    assert said.held_out_bags == 70
-    assert said.training_bags == 370
-    assert said.steps_per_epoch == 2 * 300 + 35
+    estimate = dry_run([store.name, other.name], config)
+    assert estimate.held_out_bags == 70
+    assert estimate.training_bags == 370
+    assert estimate.steps_per_epoch == 2 * 300 + 35
 
 
-def test_forecast__refuses_what_training_would_refuse(store, monkeypatch):
+def test_dry_run__refuses_what_training_would_refuse(store, monkeypatch):
     def read(*_, **__):
         raise AssertionError("a row was read")
 
     monkeypatch.setattr(BagStore, "read", read)
     with pytest.raises(StreammimlError, match=r"training would hold .*more than --memory 1GiB"):
-        forecast(store, TrainConfig(shared_dim=10**8))
+        dry_run(store, TrainConfig(shared_dim=10**8))

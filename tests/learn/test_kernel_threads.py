@@ -8,8 +8,8 @@ from streammiml.config import TrainConfig
 from streammiml.kernel.lift import Lift
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, make_tally
-from streammiml.learn.state import new_state
-from streammiml.learn.sweeping import Sweeper
+from streammiml.learn.checkpoint import new_state
+from streammiml.learn.kernel_threads import Sweeper
 
 
 def bags(n, seed):

@@ -11,17 +11,24 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.blocks.team import Team
+from streammiml.config import TrainConfig
+from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, SweepRoom, Tally, make_sweep_room, make_tally, sweep
-from streammiml.scoring import kernel_block
+from streammiml.scorer import kernel_block
 
 I64 = NDArray[np.int64]
 
 
-class Sweeper:
-    """Sweeps with rooms of its own; a context that lets its threads go.
+def step_settings(config: TrainConfig) -> Settings:
+    """Return the settings that the kernel needs in each step."""
+    return Settings(config.seed, config.step_size, config.decay, config.max_norm)
 
-    One thread gives the same bits every time. With more, the visits are divided into stretches,
-    each numbered beforehand; which update comes first is up to the machine.
+
+class Sweeper:
+    """Runs the kernel on batches; a context manager that ends its threads.
+
+    One thread gives the same bits every time. Several threads divide the visits into stretches
+    whose step numbers are fixed beforehand, but the order of their updates varies.
     """
 
     def __init__(self, learner: Learner, n_threads: int) -> None:
@@ -35,7 +42,7 @@ class Sweeper:
         self._team.close()
 
     def sweep(self, bags: BagBlock, visit: I64, first_step: int, tally: Tally) -> int:
-        """Visit some of the bags in this order; -1, or a step at which training diverged."""
+        """Visit these bags in this order; return -1, or a step at which training diverged."""
         block, longest = kernel_block(bags), _longest(bags, visit)
         self._rooms = rooms = [_room_for(room, self._learner, *longest) for room in self._rooms]
         if len(rooms) == 1:
@@ -50,19 +57,21 @@ class Sweeper:
                 first_step + start,
                 self._learner,
                 room,
-                own,
+                thread_tally,
             )
-            for (start, stop), room, own in zip(pairwise(starts), rooms, tallies, strict=True)
+            for (start, stop), room, thread_tally in zip(
+                pairwise(starts), rooms, tallies, strict=True
+            )
         ]
-        wrong = [step for step in self._team.run(jobs) if step >= 0]
-        for own in tallies:
-            tally.counts[:] += own.counts
-            tally.loss[:] += own.loss
-        return min(wrong, default=-1)
+        diverged_steps = [step for step in self._team.run(jobs) if step >= 0]
+        for thread_tally in tallies:
+            tally.counts[:] += thread_tally.counts
+            tally.loss[:] += thread_tally.loss
+        return min(diverged_steps, default=-1)
 
 
 def _longest(bags: BagBlock, visit: I64) -> tuple[int, int | None]:
-    """Most rows of a bag to be visited and, when sparse, most non-zeros."""
+    """Most rows of a visited bag and most stored values, which is None for dense rows."""
     starts, stops = bags.bag_offsets[visit], bags.bag_offsets[visit + 1]
     n_rows, rows = int((stops - starts).max()), bags.rows
     if isinstance(rows, np.ndarray):
@@ -73,7 +82,7 @@ def _longest(bags: BagBlock, visit: I64) -> tuple[int, int | None]:
 def _room_for(
     room: SweepRoom | None, learner: Learner, n_rows: int, n_values: int | None
 ) -> SweepRoom:
-    """Room for the longest bag, made anew only when it grows."""
+    """Return scratch memory for the longest bag: ``room`` if it is large enough."""
     if n_values is None:
         fits = room is not None and len(room.dense) >= n_rows
     else:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from streammiml.learn.clock import CHECKPOINTS, COMPILING, KERNEL, Clock
+from streammiml.learn.timing import CHECKPOINTS, COMPILING, KERNEL, TrainClock
 
 
 class Compiler:
@@ -18,13 +18,13 @@ class Compiler:
 
 def test_clock__leaves_compiling_out_of_what_is_timed_and_of_the_pace():
     compiler = Compiler()
-    clock = Clock(compiler)
+    clock = TrainClock(compiler)
     begun = time.monotonic()
     with clock.spending(KERNEL) as spent:
         time.sleep(0.2)
         compiler.seconds += 0.15
-        told = spent()
-        assert 0.04 < told <= time.monotonic() - begun - 0.15
+        seconds = spent()
+        assert 0.04 < seconds <= time.monotonic() - begun - 0.15
     clock.did(steps=10, rows=20, n_bytes=30)
     work = clock.work()
     times = work.times()
@@ -32,16 +32,16 @@ def test_clock__leaves_compiling_out_of_what_is_timed_and_of_the_pace():
     assert times[KERNEL] == pytest.approx(work.spent[0], abs=1e-3)
     assert times[KERNEL] <= work.seconds - 0.15 + 1e-3
     assert work.seconds_at_work == pytest.approx(work.seconds - 0.15)
-    assert work.a_second(work.steps) == pytest.approx(10 / (work.seconds - 0.15))
+    assert work.per_second(work.steps) == pytest.approx(10 / (work.seconds - 0.15))
 
 
 def test_clock__what_was_compiled_before_it_began_is_not_counted():
-    assert Clock(Compiler()).work().times()[COMPILING] == 0
+    assert TrainClock(Compiler()).work().times()[COMPILING] == 0
 
 
 def test_work__of_a_while_is_the_difference():
     compiler = Compiler()
-    clock = Clock(compiler)
+    clock = TrainClock(compiler)
     clock.did(5, 5, 5)
     before = clock.work()
     with clock.spending(CHECKPOINTS):

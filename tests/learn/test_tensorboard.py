@@ -10,8 +10,8 @@ from crc32c import crc32c
 
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn.events import EventFiles
-from streammiml.learn.trainer import train
+from streammiml.learn.tensorboard import EventFiles
+from streammiml.learn.train import train
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -41,20 +41,22 @@ def records(path):
 def events(folder):
     """Events of all files in the order in which they were begun."""
     proto = importlib.import_module("tensorboardX.proto.event_pb2")
-    for path in sorted(folder.glob("events.out.*"), key=lambda each: each.stat().st_mtime_ns):
+    for path in sorted(folder.glob("events.out.*"), key=lambda file: file.stat().st_mtime_ns):
         yield from map(proto.Event.FromString, records(path))
 
 
 def scalars(folder, tag):
     """Steps and values, with those hidden that a later start takes back."""
-    found = {}
+    value_of_step = {}
     for event in events(folder):
         if event.HasField("session_log"):
-            found = {step: value for step, value in found.items() if step < event.step}
+            value_of_step = {
+                step: value for step, value in value_of_step.items() if step < event.step
+            }
         for value in event.summary.value:
             if value.tag == tag:
-                found[event.step] = value.simple_value
-    return sorted(found.items())
+                value_of_step[event.step] = value.simple_value
+    return sorted(value_of_step.items())
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn.holdout import Holdout
-from streammiml.learn.trainer import train
-from streammiml.learn.usual import (
+from streammiml.learn.defaults import (
     EPOCHS,
     FOLDS,
     LEAST_EPOCHS,
@@ -21,24 +19,26 @@ from streammiml.learn.usual import (
     is_folded,
     resolved,
 )
+from streammiml.learn.holdout import Holdout
+from streammiml.learn.train import train
 from tests.planted import planted
 
 COUNTS = st.integers(1, 10**9)
-TOLD = [{"epochs": 3}, {"max_steps": 90}, {"validation": 0.0}, {"validation_store": "x.zarr"}]
+DECIDING = [{"epochs": 3}, {"max_steps": 90}, {"validation": 0.0}, {"validation_store": "x.zarr"}]
 
 
 @given(n_bags=COUNTS)
 def test_resolved__holds_out_a_tenth_of_many_bags_and_none_of_few(n_bags):
-    found = resolved(TrainConfig(), n_bags)
-    assert found.validation == (0.1 if n_bags >= 5000 else 0.0)
-    assert found.n_epochs == EPOCHS if found.validation else found.n_epochs >= LEAST_EPOCHS
+    config = resolved(TrainConfig(), n_bags)
+    assert config.validation == (0.1 if n_bags >= 5000 else 0.0)
+    assert config.n_epochs == EPOCHS if config.validation else config.n_epochs >= LEAST_EPOCHS
 
 
 @given(n_bags=COUNTS)
 def test_resolved__without_looks_makes_enough_steps(n_bags):
-    found = resolved(TrainConfig(validation=0.0), n_bags)
-    assert found.n_epochs * n_bags >= STEPS
-    assert found.n_epochs == LEAST_EPOCHS or (found.n_epochs - 1) * n_bags < STEPS
+    config = resolved(TrainConfig(validation=0.0), n_bags)
+    assert config.n_epochs * n_bags >= STEPS
+    assert config.n_epochs == LEAST_EPOCHS or (config.n_epochs - 1) * n_bags < STEPS
 
 
 @given(n_bags=COUNTS, validation=st.floats(0, 0.9), epochs=st.integers(1, 10**6))
@@ -53,17 +53,17 @@ def test_resolved__looks_at_a_validation_store_for_as_long_as_at_held_out_bags()
 
 @given(n_bags=st.integers(LEAST_FOLDED, 4999), every=st.integers(0, 10**12))
 def test_folds__are_looked_at_some_times_however_little_a_step_costs(n_bags, every):
-    found = fold_settings(TrainConfig(), n_bags, every)
+    config = fold_settings(TrainConfig(), n_bags, every)
     # Folds may be a bag larger or smaller.
-    steps = found.n_epochs * (n_bags * (FOLDS - 1) // FOLDS - 1)
-    assert steps // found.validate_every >= 7
+    steps = config.n_epochs * (n_bags * (FOLDS - 1) // FOLDS - 1)
+    assert steps // config.validate_every >= 7
 
 
-@pytest.mark.parametrize("told", TOLD)
+@pytest.mark.parametrize("deciding", DECIDING)
 @pytest.mark.parametrize("n_bags", [LEAST_FOLDED, 4999])
-def test_folds__are_for_few_bags_where_nothing_else_says_how_long(told, n_bags):
+def test_folds__are_for_few_bags_where_nothing_else_says_how_long(deciding, n_bags):
     assert is_folded(TrainConfig(), n_bags)
-    assert not is_folded(TrainConfig(**told), n_bags)
+    assert not is_folded(TrainConfig(**deciding), n_bags)
 
 
 @pytest.mark.parametrize("n_bags", [1, LEAST_FOLDED - 1, 5000, 10**8])
@@ -96,7 +96,7 @@ def test_epochs_of__is_the_lowest_mean_of_looks_that_all_have():
 )
 def test_epochs_of__no_look_has_a_lower_mean(losses):
     steps = [200 * (i + 1) for i in range(6)]
-    curves = [dict(zip(steps, each, strict=True)) for each in losses]
+    curves = [dict(zip(steps, losses_of_fold, strict=True)) for losses_of_fold in losses]
     at = epochs_of(curves, 300)
     means = [math.fsum(curve[step] for curve in curves) for step in steps]
     assert means[at - 1] == min(means)

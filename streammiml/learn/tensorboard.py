@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a run: every line of the history, as scalars."""
+"""Event files for TensorBoard: the lines of the history as scalars."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from streammiml.errors import StreammimlError
-from streammiml.learn.progress import Progress
+from streammiml.learn.progress import TrainProgress
 
 SCALARS = ["loss", "share_of_violations", "validation_loss", "best_loss", "epoch"]
 SCALARS += ["steps_per_second", "rows_per_second", "mb_per_second"]
 
 
 class EventFiles:
-    """A watcher of training that writes into a folder; a context that closes the file.
+    """A ``watch`` of training that writes event files; a context manager that closes the file.
 
-    What a run that was killed had written beyond its last checkpoint is hidden by TensorBoard once
-    the run has gone on from there.
+    A killed run may have written lines beyond its last checkpoint. TensorBoard hides them once the
+    resumed run writes with ``purge_step``.
     """
 
     def __init__(self, folder: str | Path) -> None:
         try:
-            # Loaded late: it takes half a second.
+            # Imported only here, because the import takes half a second.
             self._make: Any = import_module("tensorboardX").SummaryWriter
         except ImportError:
             raise StreammimlError(
@@ -38,15 +38,15 @@ class EventFiles:
         if self._writer is not None:
             self._writer.close()
 
-    def __call__(self, progress: Progress) -> None:
-        """Write a line of the history; nothing for what is shown between lines."""
+    def __call__(self, progress: TrainProgress) -> None:
+        """Write the scalars of a line of the history; ignore moments between two lines."""
         try:
             if self._writer is None:
-                again = progress.step if any(self._folder.glob("events.out.*")) else None
-                # Names are by the second, and one of the same name would be written over.
+                purge_step = progress.step if any(self._folder.glob("events.out.*")) else None
+                # File names have a resolution of one second; an equal name would be overwritten.
                 suffix = f".{progress.step}"
                 self._writer = self._make(
-                    str(self._folder), purge_step=again, filename_suffix=suffix
+                    str(self._folder), purge_step=purge_step, filename_suffix=suffix
                 )
             if not progress.is_line:
                 return

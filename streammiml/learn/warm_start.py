@@ -1,4 +1,7 @@
-"""Going on from a model: new bags of the same features; its labels first, new ones after them."""
+"""A warm start: training that starts from a model, on bags with the same features.
+
+The labels of the model come first, new labels after them.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from streammiml.bags.views import Bags
 from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift, lift_width
-from streammiml.learn.state import State, state_of
+from streammiml.learn.checkpoint import TrainState, state_of
 from streammiml.model import Model
 
 
 def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
-    """The settings, with what the model has decided; refuses those that contradict it, by name."""
+    """Take over the settings that the model decides; refuse given settings that contradict it."""
     decided: dict[str, Any] = {
         "subconcepts": model.subconcepts,
         "shared_space": model.has_shared_space,
@@ -25,8 +28,11 @@ def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     }
     if model.has_shared_space:
         decided["shared_dim"] = model.shared_dim
-    asked = {"scale": str(ScaleSpec.parse(config.scale)), "lift": str(LiftSpec.parse(config.lift))}
-    given = {name: asked.get(name, value) for name, value in config.given().items()}
+    normalised = {
+        "scale": str(ScaleSpec.parse(config.scale)),
+        "lift": str(LiftSpec.parse(config.lift)),
+    }
+    given = {name: normalised.get(name, value) for name, value in config.given().items()}
     for name, value in decided.items():
         if given.get(name, value) not in (value, "auto"):
             raise StreammimlError(
@@ -37,34 +43,34 @@ def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
 
 
 def check_follows(model: Model, store: Bags) -> None:
-    """Refuse a store of other features, or whose labels do not begin with those of the model."""
+    """Refuse a store with other features, or whose labels do not begin with the model's."""
     if store.n_features != model.n_features:
         raise StreammimlError(
             f"the model to start from takes rows of {model.n_features} features and {store.name} "
             f"has {store.n_features}; use a store made the same way, or train without --start"
         )
-    way = "its labels must be those of the model in the same order, new ones after them"
+    advice = "its labels must be those of the model in the same order, then any new labels"
     if store.n_labels < model.n_labels:
         raise StreammimlError(
-            f"the model to start from knows {model.n_labels} labels and {store.name} has "
-            f"{store.n_labels}; {way}, though no bag need carry one"
+            f"the model to start from has {model.n_labels} labels and {store.name} has "
+            f"{store.n_labels}; {advice}; labels without bags are allowed"
         )
     names = zip(model.label_names or (), store.label_names or (), strict=False)
     for i, (ours, theirs) in enumerate(names):
         if ours != theirs:
             raise StreammimlError(
                 f"label {i} is {ours!r} in the model to start from and {theirs!r} in {store.name}; "
-                f"{way}"
+                f"{advice}"
             )
     if store.sparse and model.needs_dense_rows:
         raise StreammimlError(
-            f"the model to start from was trained on dense rows and {store.name} has sparse ones; "
+            f"the model to start from was trained on dense rows and {store.name} has sparse rows; "
             "convert to dense rows, or train without --start"
         )
 
 
-def state_from(model: Model, config: TrainConfig, n_labels: int) -> State:
-    """Weights of the model at step 0; labels that it does not know begin as in a new one."""
+def state_from(model: Model, config: TrainConfig, n_labels: int) -> TrainState:
+    """Begin with the weights of the model; new labels get random weights."""
     lift = Lift(*model.lift)
     _, k, m = model.labels.shape
     rng = np.random.default_rng([config.seed, 0xB0, 1])

@@ -1,0 +1,16 @@
+"""Progress of a run: the history keeps what is measured and not what is only shown."""
+
+from streammiml.learn.progress import TrainProgress
+
+
+def test_line__keeps_what_is_measured():
+    progress = TrainProgress(
+        epoch=1, step=20, seconds=2.0, steps_per_second=10.0, rows_per_second=30.0,
+        mb_per_second=0.1, loss=0.5, share_of_violations=0.25, time={"kernel": 1.0},
+        validation_loss=None, best_loss=0.2, steps_here=20, is_line=True, epochs=3, mixing="all",
+        stopped_early=False, done=0.5, seconds_left=2.0, total={"all": 2.0},
+    )  # fmt: skip
+    assert [*progress.line()] == [
+        *("epoch", "step", "seconds", "steps_per_second", "rows_per_second", "mb_per_second"),
+        *("loss", "share_of_violations", "time", "validation_loss", "best_loss"),
+    ]
