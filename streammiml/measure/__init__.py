@@ -1,1 +1,1 @@
-"""Predictions and metrics, chunk-wise."""
+"""Predictions and metrics, computed block by block."""

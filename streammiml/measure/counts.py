@@ -1,7 +1,7 @@
-"""Metrics that count who was predicted, and whether the row that decided was the right one.
+"""Metrics of predicted labels and of key rows, computed from counts.
 
-A share of nothing is 0, as in scikit-learn: the precision of a label that is never predicted, the
-recall of one that no bag carries, the F1 of a bag without labels for which none was predicted.
+A ratio 0 / 0 counts as 0, as in scikit-learn: the precision of a label that is never predicted, the
+recall of a label that no bag carries, the F1 of a bag that has no labels and no predictions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from streammiml.measure.metric import (
 )
 
 
-def _wrong(block: ScoredBlock) -> I64:
-    """(n,) Labels of each bag that are predicted and irrelevant, or relevant and not predicted."""
+def _n_wrong(block: ScoredBlock) -> I64:
+    """(n,) For each bag, labels predicted but not relevant, or relevant but not predicted."""
     return block.n_true + block.n_predicted - 2 * block.n_hits
 
 
 def _wrong_labels(block: ScoredBlock) -> Ratio:
     """Share of the L labels of a bag that are wrong: ``hamming_loss``."""
-    return Ratio.of(_wrong(block), block.n_labels)
+    return Ratio.of(_n_wrong(block), block.n_labels)
 
 
 def _all_right(block: ScoredBlock) -> Ratio:
-    """Bags whose labels are predicted exactly; for one without labels, none: ``accuracy_score``."""
-    return Ratio.of((_wrong(block) == 0).astype(np.int64), 1)
+    """Share of bags whose predicted labels are exactly the true ones: ``accuracy_score``."""
+    return Ratio.of((_n_wrong(block) == 0).astype(np.int64), 1)
 
 
 def _pooled(block: ScoredBlock) -> Ratio:
@@ -48,7 +48,7 @@ def _pooled_figure(sums: Ratio) -> Figure:
 
 
 def _f1_of_bags(block: ScoredBlock) -> BagMean:
-    """Mean F1 of a bag: ``f1_score(average="samples")``; 0 if it has and is given no label."""
+    """Mean F1 over bags: ``f1_score(average="samples")``; a bag without any label counts as 0."""
     return BagMean.of(2 * block.n_hits / np.maximum(block.n_true + block.n_predicted, 1))
 
 
@@ -57,7 +57,7 @@ def _counts_of_labels(block: ScoredBlock) -> LabelCounts:
 
 
 def _shares(counts: LabelCounts) -> tuple[Any, Any, Any]:
-    """(L,) each: precision, recall and F1."""
+    """Precision, recall and F1 of each label: three arrays (L,)."""
     true, predicted, hits = counts
     return (
         hits / np.maximum(predicted, 1),
@@ -67,16 +67,16 @@ def _shares(counts: LabelCounts) -> tuple[Any, Any, Any]:
 
 
 class GroupedCounts(NamedTuple):
-    """Counts of labels in each of G groups of bags; a hash of its number says a bag's group.
+    """Counts of labels in each of G groups of bags; a hash of a bag's number chooses its group.
 
-    A standard error of what labels are pooled for would need the counts of every pair of labels.
-    Leaving out one group after the other shows about as much.
+    An exact standard error of a mean over labels would need the counts of every pair of labels. A
+    jackknife, which leaves out one group at a time, estimates it from these counts.
     """
 
     n_bags: I64
-    """(G,)."""
+    """(G,) Bags of each group."""
     labels: LabelCounts
-    """(G, L) each."""
+    """Arrays (G, L)."""
 
     def add(self, other: GroupedCounts) -> GroupedCounts:
         """Counts of two sets of bags."""
@@ -89,34 +89,38 @@ def _grouped_counts(block: ScoredBlock) -> GroupedCounts:
 
 
 def _mean_f1(counts: GroupedCounts) -> Figure:
-    """Mean F1 of a label: ``f1_score(average="macro")``, labels that no bag carries among them.
+    """Mean F1 over all labels, even those that no bag carries: ``f1_score(average="macro")``.
 
-    The standard error is the jackknife's that leaves out a group at a time, by the formula for
-    groups of unequal size (Busing, Meijer and van der Leeden 1999).
+    The standard error comes from a jackknife that leaves out a group at a time, with the formula
+    for groups of unequal size (Busing, Meijer and van der Leeden 1999).
     """
 
-    def mean(of: LabelCounts) -> float:
-        return math.fsum(_shares(of)[2]) / len(of.true)
+    def mean(label_counts: LabelCounts) -> float:
+        return math.fsum(_shares(label_counts)[2]) / len(label_counts.true)
 
-    total = LabelCounts(*(each.sum(axis=0) for each in counts.labels))
+    total = LabelCounts(*(by_group.sum(axis=0) for by_group in counts.labels))
     value, groups = mean(total), np.flatnonzero(counts.n_bags).tolist()
     if len(groups) < 2:
         return Figure(value)
     n_bags = int(counts.n_bags.sum())
-    ratio = [n_bags / int(counts.n_bags[group]) for group in groups]
-    without = [
+    # ``h`` of a group, as in the paper: the number of all bags over that of the group.
+    ratios = [n_bags / int(counts.n_bags[group]) for group in groups]
+    means_without = [
         mean(LabelCounts(*(a - b[group] for a, b in zip(total, counts.labels, strict=True))))
         for group in groups
     ]
-    # What each group would say alone, to first order, and their mean.
-    alone = [h * value - (h - 1) * left for h, left in zip(ratio, without, strict=True)]
-    middle = math.fsum(one / h for one, h in zip(alone, ratio, strict=True))
-    squares = ((one - middle) ** 2 / (h - 1) for one, h in zip(alone, ratio, strict=True))
+    pseudo_values = [
+        h * value - (h - 1) * without for h, without in zip(ratios, means_without, strict=True)
+    ]
+    weighted_mean = math.fsum(x / h for x, h in zip(pseudo_values, ratios, strict=True))
+    squares = (
+        (x - weighted_mean) ** 2 / (h - 1) for x, h in zip(pseudo_values, ratios, strict=True)
+    )
     return Figure(value, math.sqrt(math.fsum(squares) / len(groups)))
 
 
 def _table(counts: LabelCounts) -> Figure:
-    """A row for each label: bags that carry it, bags predicted it, precision, recall, F1."""
+    """A row for each label: bags that carry it, bags it is predicted for, precision, recall, F1."""
     columns = (counts.true, counts.predicted, *_shares(counts))
     names = ("support", "predicted", "precision", "recall", "f1")
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -125,7 +129,7 @@ def _table(counts: LabelCounts) -> Figure:
 
 
 class KeyCounts(NamedTuple):
-    """Pairs whose key row has the pair's label; key rows and rows of unknown label."""
+    """Counts of (bag, label) pairs whose key row has the label, and of rows of unknown label."""
 
     right: Ratio
     unknown_keys: int
@@ -150,28 +154,29 @@ class KeyCounts(NamedTuple):
 
 
 def _right_keys(block: ScoredBlock) -> KeyCounts:
-    """Pairs (bag, relevant label) whose bag has a row of that label, and such a row as key row.
+    """Count (bag, relevant label) pairs whose key row is a row of that label.
 
-    A key row of unknown label is wrong. Pairs whose bag has no row known to be of the label are
-    left out, so bags without labels play no part. Ties between rows go to the first, as scored.
+    A key row of unknown label counts as wrong. A pair is left out if no row of the bag is known to
+    have the label, so bags without labels do not count. Ties between rows go to the first row.
     """
-    assert block.row_labels is not None, "asked only of stores that know the labels of rows"
+    assert block.row_labels is not None, "measured only on stores with row labels"
     assert block.key_rows is not None
     assert block.bag_offsets is not None
     bag_of, labels, n_labels = block.bag_of, block.labels.astype(np.int64), block.n_labels
-    keys = block.row_labels[block.bag_offsets[bag_of] + block.key_rows[bag_of, labels]]
+    key_labels = block.row_labels[block.bag_offsets[bag_of] + block.key_rows[bag_of, labels]]
     # Bags ascend, and labels within a bag, so the numbers of the pairs ascend too.
     pairs = bag_of * n_labels + labels
     bag_of_row = np.repeat(np.arange(block.n_bags), np.diff(block.bag_offsets))
     known = block.row_labels >= 0
-    rows = bag_of_row[known] * n_labels + block.row_labels[known]
-    at = np.searchsorted(pairs, rows)
-    inside = at < len(pairs)
+    row_pairs = bag_of_row[known] * n_labels + block.row_labels[known]
+    index = np.searchsorted(pairs, row_pairs)
+    inside = index < len(pairs)
+    # Whether a row of the bag has the label.
     present = np.zeros(len(pairs), np.bool_)
-    present[at[inside][pairs[at[inside]] == rows[inside]]] = True
-    right = np.bincount(bag_of[keys == labels], minlength=block.n_bags)
+    present[index[inside][pairs[index[inside]] == row_pairs[inside]]] = True
+    right = np.bincount(bag_of[key_labels == labels], minlength=block.n_bags)
     counted = np.bincount(bag_of[present], minlength=block.n_bags)
-    unknown = int((present & (keys < 0)).sum())
+    unknown = int((present & (key_labels < 0)).sum())
     return KeyCounts(Ratio.of(right, counted), unknown, int((~known).sum()))
 
 

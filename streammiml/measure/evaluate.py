@@ -1,39 +1,34 @@
-"""``evaluate``: blocks of bags → scores → partial figures → figures, on Dask."""
+"""``evaluate``: figures of a model on a store; blocks → scores → partial figures → figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from streammiml._base.pool import open_pool
 from streammiml.bags.views import Bags
-from streammiml.cluster import open_pool
 from streammiml.errors import StreammimlError
+from streammiml.kernel.score import Scores
 from streammiml.measure.metric import Metric, ScoredBlock
-from streammiml.measure.pieces import Piece, pieces, store_bytes
 from streammiml.measure.registry import chosen
-from streammiml.measure.scored import (
+from streammiml.measure.score_pass import collect, collect_task
+from streammiml.measure.scoring import (
     BLOCK_BYTES,
-    Count,
     ModelLike,
+    ScoreOptions,
     StoreLike,
     Watch,
-    block_size,
     check_fits,
-    opened,
-    scored,
-    scored_blocks,
+    open_model_and_store,
 )
+from streammiml.measure.tasks import BagRange
 from streammiml.model import Model
-from streammiml.scoring import Scorer
-
-LEAST_BYTES = 256 << 10
-# Tasks a thread should get at least, lest one waits long for the other.
-SHARE_OF_TASKS = 8
+from streammiml.scorer import Scorer
 
 
 class Partials(NamedTuple):
-    """What is known of some bags: their counts, and a partial figure of each metric."""
+    """Counts of some bags, and a partial figure of each metric."""
 
     n_bags: int
     without_labels: int
@@ -53,32 +48,32 @@ def evaluate(
     worker_memory: str | int | None = None,
     watch: Watch = lambda _: None,
 ) -> dict[str, Any]:
-    """Figures of a model on the bags of a store, the same to the last bit however they are made.
+    """Compute figures of a model on a store; every bit is independent of threads and block size.
 
     Parameters
     ----------
     model
         A model, or the path of a run folder or model file.
     store
-        A store, several, or a view, or their paths.
+        One or more stores, or a view, or paths of stores.
     metrics
-        Names or metrics; every one that fits the store unless given.
+        Names or metrics; by default every metric that fits the store.
     threads
-        Threads of this process; as many as there are cores unless given.
+        Threads of this process; by default as many as there are cores.
     workers
-        Start a local cluster of as many processes instead.
+        Number of processes of a local cluster, which is used instead of threads.
     scheduler
-        Address of a running Dask scheduler to use instead.
+        Address of a running Dask scheduler, which is used instead of threads.
     worker_memory
-        What each of the ``workers`` may take; an equal share of the machine's unless given.
+        Memory limit of each of the ``workers``; by default an equal share of all memory.
     block_bytes
-        What a task reads at most, and about a half of what it holds.
+        Upper limit for the bytes that a task reads at a time; a task holds about twice as much.
     watch
-        Called now and then with how far it is.
+        Called with the progress at the start and after each task.
 
     Returns
     -------
-    Each figure under its name; ``standard_errors`` of those that have one; ``n_bags``,
+    Each figure under its name; ``standard_errors``, by name of figure; ``n_bags``,
     ``n_bags_without_labels`` and ``n_bags_with_all_labels``; ``per_label``, a table.
 
     Examples
@@ -91,44 +86,49 @@ def evaluate(
     >>> sorted(sm.evaluate("run", "test.zarr", metrics=["ndcg_at_2"]))[-2:]
     ['ndcg_at_2', 'standard_errors']
     """
-    model, store = opened(model, store)
+    options = ScoreOptions(
+        threads=threads,
+        workers=workers,
+        scheduler=scheduler,
+        worker_memory=worker_memory,
+        block_bytes=block_bytes,
+    )
+    model, store = open_model_and_store(model, store)
     check_labelled(model, store)
-    measures = chosen(metrics, row_labels=store.has_row_labels)
-    most = block_size(block_bytes)
-    total: Partials | None = None
-    with open_pool(
-        threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
-    ) as pool:
-        count = Count(store.n_bags, pool.dashboard, watch)
-        share = int(store_bytes(store) / (SHARE_OF_TASKS * pool.n_threads))
-        size = min(most, max(LEAST_BYTES, share))
-        work = pieces(store, size, remote=pool.is_remote)
-        scorer = pool.share(Scorer(model))
-        for partials in pool.map(measure_piece, work, scorer, measures, most, seen=count):
-            total = partials if total is None else combined(measures, total, partials)
-    assert total is not None, "a store with labels has bags"
-    return finished(measures, total, store.label_names or model.label_names)
+    chosen_metrics = chosen(metrics, row_labels=store.has_row_labels)
+    with open_pool(options) as pool:
+        collector = MetricCollector(chosen_metrics)
+        total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
+    return finished(chosen_metrics, total, store.label_names or model.label_names)
 
 
 def check_labelled(model: Model, store: Bags) -> None:
-    """Refuse a store that the model cannot be compared with, before any row is read."""
+    """Refuse a store without labels or with other labels than the model, before reading rows."""
     if store.n_labels < 1 or store.n_label_entries == 0:
         raise StreammimlError(f"{store.name} has no labels to compare predictions with")
     check_fits(model, store)
 
 
-def measure_piece(
-    piece: Piece, scorer: Scorer, metrics: Sequence[Metric[Any]], block_bytes: int
+def measure_task(
+    bags: BagRange, scorer: Scorer, metrics: Sequence[Metric[Any]], block_bytes: int
 ) -> Partials:
-    """One task: read, score and measure, with scores of ``block_bytes`` at a time."""
-    parts = (
-        measured(
-            scored(scorer.rule, block, found, piece.cut(first, first + len(block)).bag_numbers()),
-            metrics,
-        )
-        for first, block, found in scored_blocks(piece, scorer, block_bytes)
-    )
-    return reduce(lambda one, other: combined(metrics, one, other), parts)
+    """Read, score and measure the bags of a task; scores take ``block_bytes`` at a time."""
+    return collect_task(bags, scorer, MetricCollector(metrics), block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricCollector:
+    """Collects the partial figures of some metrics in a pass over scored bags."""
+
+    metrics: Sequence[Metric[Any]]
+
+    def of_block(self, block: ScoredBlock, scores: Scores, first: int) -> Partials:  # noqa: ARG002
+        """Partial figures of a block."""
+        return measured(block, self.metrics)
+
+    def add(self, one: Partials, other: Partials) -> Partials:
+        """Partial figures of the bags of both."""
+        return combined(self.metrics, one, other)
 
 
 def measured(block: ScoredBlock, metrics: Sequence[Metric[Any]]) -> Partials:
@@ -155,8 +155,8 @@ def combined(metrics: Sequence[Metric[Any]], one: Partials, other: Partials) -> 
 def finished(
     metrics: Sequence[Metric[Any]], total: Partials, names: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What :func:`evaluate` returns."""
-    out: dict[str, Any] = {
+    """Turn partial figures into the dictionary that :func:`evaluate` returns."""
+    figures: dict[str, Any] = {
         "n_bags": total.n_bags,
         "n_bags_without_labels": total.without_labels,
         "n_bags_with_all_labels": total.with_all_labels,
@@ -164,12 +164,12 @@ def finished(
     errors: dict[str, float] = {}
     for metric, partial in zip(metrics, total.figures, strict=True):
         figure = metric.finish(partial)
-        out[metric.name] = figure.value
-        out |= figure.also
+        figures[metric.name] = figure.value
+        figures |= figure.also
         if figure.standard_error is not None:
             errors[metric.name] = figure.standard_error
-    out["standard_errors"] = errors
+    figures["standard_errors"] = errors
     if names is not None:
-        for row in out.get("per_label", ()):
+        for row in figures.get("per_label", ()):
             row["name"] = names[row["label"]]
-    return out
+    return figures

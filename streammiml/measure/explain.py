@@ -1,33 +1,35 @@
-"""``explain``: key instances of every bag, and what falls into each sub-concept of each label."""
+"""``explain``: key instances of every bag, and the bags of each sub-concept of each label."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streammiml._base.pool import open_pool
+from streammiml._base.pool_interface import Pool
 from streammiml.bags.views import Bags
-from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole
-from streammiml.measure.concepts import Concepts, concepts_of_part
-from streammiml.measure.folder import PartFolder, as_json, written_whole
-from streammiml.measure.lines import bag_lines
-from streammiml.measure.parts import OutPlan
-from streammiml.measure.pieces import whole
+from streammiml.measure.key_instance_lines import key_instance_lines
+from streammiml.measure.output_plan import OutputPlan
 from streammiml.measure.predict import model_digest, write_predictions
-from streammiml.measure.scored import (
-    BLOCK_BYTES,
+from streammiml.measure.prediction_folder import PartFolder, atomic_file, write_json
+from streammiml.measure.scoring import (
+    DEFAULTS,
     ModelLike,
+    ScoreOptions,
     StoreLike,
     Watch,
-    block_size,
     check_fits,
-    opened,
+    open_model_and_store,
 )
+from streammiml.measure.subconcepts import SubconceptSummary, summarize_part
+from streammiml.measure.tasks import all_bags
 from streammiml.model import Model
 
 BAGS, TABLE, SUMMARY = "bags", "subconcepts.parquet", "explanation.json"
@@ -41,76 +43,75 @@ def explain_store(
     *,
     typical: int = 10,
     jsonl: bool = False,
-    draw: Callable[[Mapping[str, Any], Path], object] = lambda *_: None,
-    threads: int | None = None,
-    workers: int | None = None,
-    scheduler: str | None = None,
-    worker_memory: str | int | None = None,
-    block_bytes: str | int = BLOCK_BYTES,
+    draw: Callable[[Mapping[str, Any], Path], object] | None = None,
+    options: ScoreOptions = DEFAULTS,
     watch: Watch = lambda _: None,
 ) -> dict[str, Any]:
-    """Write why each label was predicted, and say what the sub-concepts of each hold.
+    """Write why each label was predicted, and which bags fall into each sub-concept.
 
-    The folder gets ``bags/``, the predictions of every bag with their key instances, as
-    :func:`~streammiml.predict` writes them; ``subconcepts.parquet``, a record a sub-concept; and
-    ``explanation.json``, which is also what is returned. Run again it goes on.
+    The folder ``out`` gets ``bags/``, the predictions of every bag with their key instances, as
+    :func:`~streammiml.predict` writes them; ``subconcepts.parquet``, with a record for each
+    sub-concept; and ``explanation.json``, which is also returned. If a call is interrupted, a
+    second call completes the folder.
 
-    A sub-concept of a label holds the bags that are predicted the label because of it. ``typical``
-    bags of each, with their key rows, are named: those of the highest scores.
+    A bag falls into the sub-concept that gave a predicted label its score. For each sub-concept,
+    the ``typical`` bags with the highest scores are listed with their key rows.
 
-    ``jsonl``: the key instances of every bag as JSON lines too, in ``bags.jsonl``. ``draw`` is
-    called with what was found and the folder, before the folder counts as complete.
+    ``jsonl`` also writes the key instances of every bag as JSON lines, to ``bags.jsonl``. ``draw``
+    is called with the explanation and the folder before the folder is marked as complete.
     """
     check_whole("typical", typical, 1)
-    most = block_size(block_bytes)
-    model, store = opened(model, store)
+    model, store = open_model_and_store(model, store)
     check_fits(model, store)
     record = {"model": model_digest(model), "store": store.fingerprint, "typical": typical}
     with (
-        open_pool(
-            threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
-        ) as pool,
+        open_pool(options) as pool,
         PartFolder(out, record, "explanations") as folder,
     ):
         folder.reopen()
         bags = folder.path / BAGS
-        counts = write_predictions(pool, model, store, bags, block_bytes=most, watch=watch)
-        found = _concepts(pool, model, store, bags, typical)
-        said = explanation(model, store, found)
-        with written_whole(folder.path / TABLE) as file:
-            pq.write_table(_table(said), file)
-        with written_whole(folder.path / SUMMARY) as file:
-            file.write(as_json(said))
+        counts = write_predictions(
+            pool, model, store, bags, block_bytes=options.block_size, watch=watch
+        )
+        summary = _summarize(pool, model, store, bags, typical)
+        explained = explanation(model, store, summary)
+        with atomic_file(folder.path / TABLE) as file:
+            pq.write_table(_table(explained), file)
+        write_json(folder.path / SUMMARY, explained)
         if jsonl:
-            with written_whole(folder.path / LINES) as file:
-                file.writelines(bag_lines(bags, counts["n_parts"]))
-        draw(said, folder.path)
-        folder.finish({"n_bags": found.n_bags})
-    return said
+            with atomic_file(folder.path / LINES) as file:
+                file.writelines(key_instance_lines(bags, counts["n_parts"]))
+        if draw is not None:
+            draw(explained, folder.path)
+        folder.finish({"n_bags": summary.n_bags})
+    return explained
 
 
-def _concepts(pool: Pool, model: Model, store: Bags, bags: Path, typical: int) -> Concepts:
-    """Added up over the parts of the predictions."""
-    plan = OutPlan.of(store, model.n_labels, store.label_names or model.label_names, None)
-    everything = whole(store, remote=pool.is_remote)
-    work = ((n, everything.cut(*plan.bags_of(n))) for n in range(plan.n_parts))
+def _summarize(
+    pool: Pool, model: Model, store: Bags, bags: Path, typical: int
+) -> SubconceptSummary:
+    """Summarize the sub-concepts over all parts of the predictions in the folder ``bags``.
+
+    The predictions are read back instead of being summarized while bags are scored: this call does
+    not score the bags of parts that an interrupted call completed.
+    """
+    plan = OutputPlan.of(store, model.n_labels, store.label_names or model.label_names, None)
+    everything = all_bags(store, remote=pool.is_remote)
+    tasks = ((n, everything.cut(*plan.bags_of(n))) for n in range(plan.n_parts))
     shape = model.n_labels, model.subconcepts
-    total = None
-    for found in pool.map(concepts_of_part, work, bags.absolute(), shape, typical):
-        total = found if total is None else total.add(found, typical)
-    assert total is not None, "a store has bags"
-    return total
+    parts = pool.map(summarize_part, tasks, bags.absolute(), shape, typical)
+    return reduce(lambda one, other: one.add(other, typical), parts)
 
 
-def explanation(model: Model, store: Bags, found: Concepts) -> dict[str, Any]:
-    """What was found, with names, as plain JSON values."""
+def explanation(model: Model, store: Bags, summary: SubconceptSummary) -> dict[str, Any]:
+    """Turn a summary into plain JSON values, with names of labels and bags."""
     names = store.label_names or model.label_names
     has_labels = store.n_label_entries > 0
     labels = []
     for label in range(model.n_labels):
-        n_bags = int(found.predicted[label].sum())
-        concepts = [
-            _concept(store, found, label, sub, n_bags, has_labels)
+        n_bags = int(summary.predicted[label].sum())
+        subconcepts = [
+            _subconcept(store, summary, label, sub, n_bags, has_labels)
             for sub in range(model.subconcepts)
         ]
         labels.append(
@@ -118,25 +119,32 @@ def explanation(model: Model, store: Bags, found: Concepts) -> dict[str, Any]:
                 "label": label,
                 "name": None if names is None else names[label],
                 "n_bags": n_bags,
-                "subconcepts": [each for each in concepts if each["n_bags"]],
-                "empty": [each["subconcept"] for each in concepts if not each["n_bags"]],
+                "subconcepts": [entry for entry in subconcepts if entry["n_bags"]],
+                "empty": [entry["subconcept"] for entry in subconcepts if not entry["n_bags"]],
             }
         )
-    return {"n_bags": found.n_bags, "n_subconcepts": model.subconcepts, "labels": labels}
+    return {"n_bags": summary.n_bags, "n_subconcepts": model.subconcepts, "labels": labels}
 
 
-def _concept(
-    store: Bags, found: Concepts, label: int, sub: int, of: int, has_labels: bool
+def _subconcept(
+    store: Bags,
+    summary: SubconceptSummary,
+    label: int,
+    sub: int,
+    n_bags_of_label: int,
+    has_labels: bool,
 ) -> dict[str, Any]:
-    best = found.typical
-    here = best.at(label * found.predicted.shape[1] + sub)
-    entries = zip(best.bag[here].tolist(), best.row[here].tolist(), best.score[here], strict=True)
-    n_bags = int(found.predicted[label, sub])
+    """Entry of a sub-concept in the explanation: counts and typical bags."""
+    typical = summary.typical
+    cell = typical.at(label * summary.predicted.shape[1] + sub)
+    bags, rows, scores = typical.bag[cell], typical.row[cell], typical.score[cell]
+    entries = zip(bags.tolist(), rows.tolist(), scores, strict=True)
+    n_bags = int(summary.predicted[label, sub])
     return {
         "subconcept": sub,
         "n_bags": n_bags,
-        "share": n_bags / max(1, of),
-        "n_bags_with_label": int(found.right[label, sub]) if has_labels else None,
+        "share": n_bags / max(1, n_bags_of_label),
+        "n_bags_with_label": int(summary.right[label, sub]) if has_labels else None,
         "typical": [
             {
                 "bag": bag,
@@ -149,17 +157,18 @@ def _concept(
     }
 
 
-def _table(said: Mapping[str, Any]) -> Any:
-    """A record a sub-concept that holds bags, or holds none."""
+def _table(explained: Mapping[str, Any]) -> Any:
+    """Arrow table with a record for each sub-concept, with or without bags."""
     records = []
-    for label in said["labels"]:
+    for label in explained["labels"]:
         empty = [
             {"subconcept": sub, "n_bags": 0, "share": 0.0, "n_bags_with_label": None, "typical": []}
             for sub in label["empty"]
         ]
-        for each in sorted([*label["subconcepts"], *empty], key=lambda one: one["subconcept"]):
+        subconcepts = [*label["subconcepts"], *empty]
+        for subconcept in sorted(subconcepts, key=lambda entry: entry["subconcept"]):
             head = {"label": label["label"], "label_name": label["name"]}
-            records.append({**head, **each})
+            records.append({**head, **subconcept})
     typical = pa.struct(
         [("bag", pa.int64()), ("bag_id", pa.string()), ("row", pa.int32()), ("score", pa.float32())]
     )

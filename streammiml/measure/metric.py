@@ -1,7 +1,7 @@
-"""What a metric is: a partial figure of each block, a way to add two, and what they come to.
+"""Metrics: a partial figure of each block, addition of partial figures, and a final figure.
 
-Partial figures are whole numbers, or multiples of 2⁻⁵⁰ kept as whole numbers, so adding them is
-exact: no figure depends on how the bags were cut into blocks, or on who added which block first.
+Partial figures are integers, or multiples of 2⁻⁵⁰ stored as integers, so adding them is exact: no
+figure depends on how the bags were cut into blocks, or on the order in which blocks were added.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.drawing import below, mixed
+from streammiml._base.hashing import below, mixed
 from streammiml.kernel.figures import HALF, UNIT, count_predicted, fixed_sums
 from streammiml.kernel.rank import relevant_ranks
 
@@ -27,27 +27,28 @@ Bools = NDArray[np.bool_]
 Partial = TypeVar("Partial")
 
 GROUPS, FEWEST_GROUPS = 64, 16
-"""Of bags, where a standard error comes from leaving out one group after the other."""
+"""Number of groups of bags for a jackknife, which leaves out one group at a time. If fewer groups
+are possible than the second number, there is no jackknife."""
 GROUPED_COUNTS = 1 << 14
-"""Labels times groups, at most."""
+"""Upper limit for labels × groups."""
 _GROUP_KEY = 0x6E0F
 
 
 class Ranks(NamedTuple):
-    """Of each (bag, relevant label) pair: where its score stands among the bag's L scores."""
+    """Rank of the score of each (bag, relevant label) pair among the L scores of the bag."""
 
     higher: I64
     """Labels with a higher score."""
     equal: I64
-    """Labels with the same score, itself among them."""
+    """Labels with the same score, including the label itself."""
     before: I64
     """Labels with the same score and a lower number."""
     relevant: I64
-    """Relevant labels with the same score or a higher one, itself among them."""
+    """Relevant labels with the same or a higher score, including the label itself."""
 
 
 class LabelCounts(NamedTuple):
-    """(L,) each: bags that carry a label, that were predicted it, and both."""
+    """Bags that carry each label, for which it is predicted, and both: arrays (L,)."""
 
     true: I64
     predicted: I64
@@ -60,40 +61,40 @@ class LabelCounts(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredBlock:
-    """Bags with their true labels and what a model says of them."""
+    """Bags with their true labels, and a model's scores and predictions for them."""
 
     scores: F32
     """(n, L), finite, contiguous."""
     dummy: F32
     """(n,) Score of the dummy label."""
     predicted: Bools
-    """(n, L)."""
+    """(n, L) Whether a label is predicted."""
     label_offsets: I64
-    """(n + 1,) in ``labels``."""
+    """(n + 1,) Bounds of each bag in ``labels``."""
     labels: NDArray[np.int32]
     """Relevant labels of each bag, ascending and distinct."""
     key_rows: I64 | None = None
     """(n, L) Row within the bag that gave each score."""
     bag_offsets: I64 | None = None
-    """(n + 1,) in rows."""
+    """(n + 1,) Bounds of each bag in rows."""
     row_labels: NDArray[np.int32] | None = None
-    """(rows,) Label of each row, −1 where unknown; None where the store has none."""
+    """(rows,) Label of each row, −1 if unknown; None if the store has no row labels."""
     numbers: I64 | None = None
-    """(n,) What a bag is known by, however bags are cut or ordered; None where nobody asks."""
+    """(n,) Number of each bag in the store, which decides its group; None makes a single group."""
 
     @property
     def n_bags(self) -> int:
-        """Bags n."""
+        """Number of bags n."""
         return len(self.scores)
 
     @property
     def n_labels(self) -> int:
-        """Labels L, without the dummy."""
+        """Number of labels L, without the dummy."""
         return int(self.scores.shape[1])
 
     @cached_property
     def n_true(self) -> I64:
-        """(n,) Relevant labels of each bag."""
+        """(n,) Number of relevant labels of each bag."""
         return np.diff(self.label_offsets)
 
     @cached_property
@@ -103,9 +104,9 @@ class ScoredBlock:
 
     @cached_property
     def groups(self) -> tuple[I64, int]:
-        """(n,) The group of each bag, by a hash of its number, and how many groups there are.
+        """(n,) Group of each bag, by a hash of its number; and the number of groups.
 
-        One for labels so many that counts in each group would take as long as scoring.
+        With very many labels there is one group: more groups would take as long as scoring.
         """
         n_groups = min(GROUPS, GROUPED_COUNTS // self.n_labels)
         if self.numbers is None or n_groups < FEWEST_GROUPS:
@@ -122,15 +123,15 @@ class ScoredBlock:
 
     @property
     def n_predicted(self) -> I64:
-        """(n,) Predicted labels of each bag."""
-        found: I64 = self._counts[0][0]
-        return found
+        """(n,) Number of predicted labels of each bag."""
+        n_predicted: I64 = self._counts[0][0]
+        return n_predicted
 
     @property
     def n_hits(self) -> I64:
-        """(n,) Relevant labels of each bag that were predicted."""
-        found: I64 = self._counts[0][1]
-        return found
+        """(n,) Number of relevant labels of each bag that were predicted."""
+        n_hits: I64 = self._counts[0][1]
+        return n_hits
 
     @property
     def label_counts(self) -> LabelCounts:
@@ -139,7 +140,7 @@ class ScoredBlock:
 
     @property
     def grouped_counts(self) -> LabelCounts:
-        """(groups, L) each: counts of each label in each group of bags."""
+        """Counts of each label in each group of bags: arrays (groups, L)."""
         return LabelCounts(*self._counts[1].transpose(1, 0, 2))
 
     @cached_property
@@ -152,19 +153,19 @@ class ScoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a metric comes to."""
+    """Final value of a metric, with its standard error."""
 
     value: Any
-    """A number, None where nothing defines it, or a table."""
+    """A number, None if it is undefined, or a table."""
     standard_error: float | None = None
-    """Over bags; None for fewer than two, and where a figure is not made of its bags'."""
+    """Standard error over bags; None for fewer than two bags, or if there is no estimate."""
     also: Mapping[str, int] = field(default_factory=dict)
-    """Counts that are reported beside it."""
+    """Counts that are reported beside the value, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Partial]):
-    """A figure over bags: partial figures of blocks, combined in any order and finished.
+    """A figure over bags, computed from partial figures of blocks, combined in any order.
 
     ``combine`` must be exact, associative and commutative.
     """
@@ -175,11 +176,11 @@ class Metric(Generic[Partial]):
     finish: Callable[[Partial], Figure]
     better: Literal["higher", "lower", "neither"]
     needs_row_labels: bool = False
-    """Whether it is left out for stores that do not know the labels of rows."""
+    """Whether the metric can only be computed for stores with row labels."""
 
 
 class BagMean(NamedTuple):
-    """Sums of a figure of each bag, and of its square, as multiples of 2⁻⁵⁰."""
+    """Mean over bags: sums of a figure of each bag, and of its square, as multiples of 2⁻⁵⁰."""
 
     n_bags: int
     total: int
@@ -187,7 +188,7 @@ class BagMean(NamedTuple):
 
     @classmethod
     def of(cls, figures: F64) -> BagMean:
-        """``figures`` (n,) of size 1 at most; each, and each square, is rounded to 2⁻⁵⁰."""
+        """Sum ``figures`` (n,) within [−1, 1]; each figure and each square is rounded to 2⁻⁵⁰."""
         high, low, high_squares, low_squares = fixed_sums(figures)
         total = (int(high) << HALF) + int(low)
         squares = (int(high_squares) << HALF) + int(low_squares)
@@ -210,10 +211,10 @@ class BagMean(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """Sums over bags of two whole numbers a and b, of their squares and their product.
+    """Ratio of two sums over bags: sums of integers a and b, of their squares and product.
 
     The figure is Σa / Σb. Its standard error is that of a ratio of two means, to first order;
-    where b is the same for all bags this is the standard error of a mean.
+    if b is the same for all bags, this is the standard error of a mean.
     """
 
     n_bags: int
@@ -225,7 +226,7 @@ class Ratio(NamedTuple):
 
     @classmethod
     def of(cls, a: I64, b: I64 | int) -> Ratio:
-        """``a`` (n,); ``b`` (n,), or one number for every bag."""
+        """Sum ``a`` (n,) and ``b`` (n,), which may be one number for every bag."""
         n = len(a)
         if isinstance(b, int):
             total = int(a.sum())
@@ -238,12 +239,12 @@ class Ratio(NamedTuple):
         return Ratio(*(x + y for x, y in zip(self, other, strict=True)))
 
     def figure(self) -> Figure:
-        """Σa / Σb and its standard error; a value of None if b is 0 throughout."""
+        """Σa / Σb and its standard error; the value is None if Σb is 0."""
         n, a, b, aa, ab, bb = self
         if not b:
             return Figure(None)
         if n < 2:
             return Figure(a / b)
-        # Σ(aᵢ − F bᵢ)², F = a/b, times b²: a whole number.
+        # Σ(aᵢ − F bᵢ)², F = a/b, times b², is an integer.
         spread = Fraction(n * (aa * b * b - 2 * ab * a * b + bb * a * a), (n - 1) * b**4)
         return Figure(a / b, math.sqrt(spread))

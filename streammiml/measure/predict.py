@@ -1,13 +1,13 @@
-"""``predict``: scores, labels and what made them so, of bags in memory or of a store, to disk."""
+"""``predict``: scores, labels, key instances and sub-concepts of a store or of bags in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
@@ -15,43 +15,49 @@ from typing import Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.pool import open_pool
+from streammiml._base.pool_interface import Pool
 from streammiml.bags.block import BagBlock, check_shapes
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags
-from streammiml.cluster import Pool, open_pool
 from streammiml.config import check_whole
 from streammiml.errors import StreammimlError, unknown
-from streammiml.measure import marks
-from streammiml.measure.folder import PartFolder
-from streammiml.measure.outcome import Predictions
-from streammiml.measure.parts import OutPlan, Tally, Written, groups
-from streammiml.measure.pieces import Piece, whole
-from streammiml.measure.scored import (
+from streammiml.measure.output_plan import (
+    OutputPlan,
+    PredictionCounts,
+    WrittenPart,
+    scored_groups,
+)
+from streammiml.measure.part_checksums import complete_part, record_part
+from streammiml.measure.prediction_folder import PartFolder
+from streammiml.measure.predictions import Predictions
+from streammiml.measure.scoring import (
     BLOCK_BYTES,
-    Count,
+    BagCounter,
     ModelLike,
+    ScoreOptions,
     StoreLike,
     Watch,
-    block_size,
     check_finite,
     check_fits,
-    opened,
+    open_model_and_store,
 )
+from streammiml.measure.tasks import BagRange, all_bags
 from streammiml.model import Model, load_model
-from streammiml.scoring import Scorer
+from streammiml.scorer import Scorer
 
 InMemory = BagBlock | Sequence[NDArray[Any]] | NDArray[Any]
 
-# Raised when parts of this version would differ from those of the one before.
 VERSION = 1
-FORMATS = {"parquet": "streammiml.measure.parquet_parts", "zarr": "streammiml.measure.zarr_parts"}
+"""Increase this when the bytes of parts change, so that no folder mixes two versions."""
+FORMATS = {"parquet": "streammiml.measure.write_parquet", "zarr": "streammiml.measure.write_zarr"}
 
 
-class Part(NamedTuple):
-    """The work of one task."""
+class PartTask(NamedTuple):
+    """A part that one task scores and writes."""
 
     number: int
-    piece: Piece
+    bags: BagRange
 
 
 @overload
@@ -89,14 +95,14 @@ def predict(
     block_bytes: str | int = BLOCK_BYTES,
     watch: Watch = lambda _: None,
 ) -> Predictions | dict[str, Any]:
-    """Score bags: those of a store into a folder, or a few in memory.
+    """Predict labels of a store, written to a folder, or of bags in memory, returned as arrays.
 
     Bags in memory (arrays (rows, features), an array (bags, rows, features), or a block) are scored
-    here and now, and come back as :class:`Predictions`. A model that is used again should be the
-    same object: it is made ready once.
+    in this thread and returned as :class:`Predictions`. Pass the same model object to repeated
+    calls: a model object is prepared for scoring only once.
 
-    The bags of a store are scored on Dask, and written to the folder ``out`` in parts. Run again
-    it reads the parts that are there, which takes little beside scoring, and writes those that are
+    The bags of a store are scored on Dask, and written to the folder ``out`` in parts. A second
+    call verifies the existing parts, which is fast compared with scoring, and writes parts that are
     missing or damaged; the result is the same to the last byte.
 
     Parameters
@@ -104,30 +110,31 @@ def predict(
     model
         A model, or the path of a run folder or model file.
     store
-        A store, several, or a view, or their paths; or bags in memory.
+        One or more stores, or a view, or paths of stores; or bags in memory.
     out
-        Folder for the predictions, new or begun with the same model, store and settings.
+        Folder for the predictions: new, or begun with the same model, store and settings.
     format
-        ``parquet``: a record a bag; ``zarr``: arrays over bags in ``predictions.zarr``.
+        ``parquet``: a record for each bag; ``zarr``: arrays over bags in ``predictions.zarr``.
     top_k
-        Keep the scores of so many labels, the highest first, rather than of all.
+        Keep only this many scores of each bag, the highest first; by default all scores.
     threads
-        Threads of this process; as many as there are cores unless given.
+        Threads of this process; by default as many as there are cores.
     workers
-        Start a local cluster of as many processes instead.
+        Number of processes of a local cluster, which is used instead of threads.
     scheduler
-        Address of a running Dask scheduler to use instead; its workers write to ``out``.
+        Address of a running Dask scheduler, which is used instead of threads; its workers write to
+        ``out``.
     worker_memory
-        What each of the ``workers`` may take; an equal share of the machine's unless given.
+        Memory limit of each of the ``workers``; by default an equal share of all memory.
     block_bytes
-        Bags that a task reads at a time at most, and about a half of what it holds.
+        Upper limit for the bytes that a task reads at a time; a task holds about twice as much.
     watch
-        Called now and then with how far it is.
+        Called with the progress at the start and after each task.
 
     Returns
     -------
     Counts: ``n_bags``, ``n_parts``, ``n_parts_kept`` of an earlier run, ``labels_per_bag``,
-    ``n_bags_without_label``, ``seconds``, ``bags_per_second`` of those scored now.
+    ``n_bags_without_label``, ``seconds``, and ``bags_per_second`` of this call.
 
     Examples
     --------
@@ -135,13 +142,13 @@ def predict(
 
     >>> import numpy as np
     >>> bags = [np.array([[4.0, 0, 0]]), np.array([[0.0, 4, 0], [0, 0, 4]])]
-    >>> found = sm.predict("run", bags)
-    >>> [labels.tolist() for labels in found.labels]
+    >>> predictions = sm.predict("run", bags)
+    >>> [labels.tolist() for labels in predictions.labels]
     [[0], [1, 2]]
-    >>> [rows.tolist() for rows in found.key_instances]
+    >>> [rows.tolist() for rows in predictions.key_instances]
     [[0], [0, 1]]
 
-    Those of a store:
+    Bags of a store:
 
     >>> sm.predict("run", "test.zarr", "predictions")["n_bags"]
     100
@@ -151,7 +158,10 @@ def predict(
     """
     if not _is_store(store):
         if out is not None:
-            raise StreammimlError("bags in memory are not written; leave out, or name a store")
+            raise StreammimlError(
+                "predictions of bags in memory are not written to a folder; "
+                "omit the argument out, or pass a store"
+            )
         return predict_bags(model, store)
     if out is None:
         raise StreammimlError("predictions of a store need a folder: predict(model, store, out)")
@@ -159,13 +169,24 @@ def predict(
         raise unknown("format", format, FORMATS)
     if top_k is not None:
         check_whole("top_k", top_k, 1)
-    most = block_size(block_bytes)
-    model, store = opened(model, store)
-    with open_pool(
-        threads=threads, workers=workers, scheduler=scheduler, worker_memory=worker_memory
-    ) as pool:
+    options = ScoreOptions(
+        threads=threads,
+        workers=workers,
+        scheduler=scheduler,
+        worker_memory=worker_memory,
+        block_bytes=block_bytes,
+    )
+    model, store = open_model_and_store(model, store)
+    with open_pool(options) as pool:
         return write_predictions(
-            pool, model, store, out, format=format, top_k=top_k, block_bytes=most, watch=watch
+            pool,
+            model,
+            store,
+            out,
+            format=format,
+            top_k=top_k,
+            block_bytes=options.block_size,
+            watch=watch,
         )
 
 
@@ -180,30 +201,30 @@ def write_predictions(
     block_bytes: int,
     watch: Watch,
 ) -> dict[str, Any]:
-    """See :func:`predict`, of which this is the part that has everything open."""
+    """Write predictions to a folder, with an open pool; options are those of :func:`predict`."""
     check_fits(model, store)
-    plan = OutPlan.of(store, model.n_labels, store.label_names or model.label_names, top_k)
+    plan = OutputPlan.of(store, model.n_labels, store.label_names or model.label_names, top_k)
     backend = import_module(FORMATS[format])
     begun = time.monotonic()
     with PartFolder(out, _record(model, store, plan, format), "predictions") as folder:
         path = folder.path.absolute() if pool.is_remote else folder.path
         backend.begin(path, plan)
-        kept = _kept(path, plan)
+        kept = _complete_parts(path, plan)
         if len(kept) < plan.n_parts:
             folder.reopen()
         total = _sum(kept.values())
-        already = total.n_bags
-        count = Count(store.n_bags, pool.dashboard, watch, already)
-        work = _missing(plan, kept, whole(store, remote=pool.is_remote))
+        n_kept_bags = total.n_bags
+        counter = BagCounter(store.n_bags, pool.dashboard, watch, n_kept_bags)
+        tasks = _missing_parts(plan, kept, all_bags(store, remote=pool.is_remote))
         scorer = pool.share(Scorer(model))
-        results = pool.map(write_part, work, scorer, plan, format, path, block_bytes, seen=count)
-        for number, tally in zip(_numbers(plan, kept), results, strict=True):
-            if marks.finished(path, number, read=False) is None:
+        results = pool.map(write_part, tasks, scorer, plan, format, path, block_bytes, seen=counter)
+        for number, counts in zip(_missing_numbers(plan, kept), results, strict=True):
+            if complete_part(path, number, read_files=False) is None:
                 raise StreammimlError(
-                    f"part {number} of {path} was written by a worker and is not there; "
+                    f"a worker has written part {number} of {path}, and its files are not there; "
                     "workers must see the same folder"
                 )
-            total = total.add(tally)
+            total = total.add(counts)
         folder.finish({"n_parts": plan.n_parts, **total._asdict()})
     seconds = time.monotonic() - begun
     return {
@@ -213,22 +234,22 @@ def write_predictions(
         "labels_per_bag": total.n_predicted / max(1, total.n_bags),
         "n_bags_without_label": total.n_without,
         "seconds": seconds,
-        "bags_per_second": (total.n_bags - already) / max(seconds, 1e-9),
+        "bags_per_second": (total.n_bags - n_kept_bags) / max(seconds, 1e-9),
     }
 
 
 def write_part(
-    part: Part, scorer: Scorer, plan: OutPlan, format: str, folder: Path, block_bytes: int
-) -> Tally:
-    """One task: read, score and write the bags of a part."""
-    made = groups(part.piece, scorer, plan, block_bytes)
-    written: Written = import_module(FORMATS[format]).write(folder, part.number, plan, made)
-    marks.write(folder, part.number, *written)
-    return written.tally
+    part: PartTask, scorer: Scorer, plan: OutputPlan, format: str, folder: Path, block_bytes: int
+) -> PredictionCounts:
+    """Read, score and write the bags of a part: the work of one task."""
+    groups = scored_groups(part.bags, scorer, plan, block_bytes)
+    written: WrittenPart = import_module(FORMATS[format]).write(folder, part.number, plan, groups)
+    record_part(folder, part.number, written.counts, written.files)
+    return written.counts
 
 
 def predict_bags(model: ModelLike, bags: InMemory) -> Predictions:
-    """Score bags in memory, at once and in this thread."""
+    """Score bags in memory, in this thread."""
     model = model if isinstance(model, Model) else load_model(model)
     block = bags if isinstance(bags, BagBlock) else _block(bags)
     if len(block):
@@ -238,42 +259,42 @@ def predict_bags(model: ModelLike, bags: InMemory) -> Predictions:
         raise StreammimlError(
             f"bag {int(np.diff(block.bag_offsets).argmin())} has no rows; leave it out"
         )
-    scorer = _ready(model)
-    found = scorer.scores(block)
-    check_finite(found, 0, "bags in memory")
-    return Predictions.of(scorer.rule, found)
+    scorer = _scorer(model)
+    scores = scorer.scores(block)
+    check_finite(scores, 0, "bags in memory")
+    return Predictions.of(scorer.rule, scores)
 
 
 @lru_cache(4)
-def _ready(model: Model) -> Scorer:
-    """Laid out once for as long as the same model is asked."""
+def _scorer(model: Model) -> Scorer:
+    """Return a cached scorer, so that repeated calls prepare a model's arrays only once."""
     return Scorer(model)
 
 
 def _is_store(store: Any) -> bool:
-    """Whether this is something to open, or open, rather than bags in memory; no bags are none."""
+    """Whether this is a store or paths of stores; an empty list means zero bags in memory."""
     if isinstance(store, list | tuple) and store:
-        return all(isinstance(each, str | os.PathLike) for each in store)
+        return all(isinstance(path, str | os.PathLike) for path in store)
     return isinstance(store, str | os.PathLike | Bags)
 
 
 def _block(bags: Any) -> BagBlock:
     if not isinstance(bags, Sequence) and np.ndim(bags) == 0:
         raise StreammimlError(
-            f"{type(bags).__name__} is no store and no bags; expected a store, paths of stores, or "
-            "a list of arrays (rows, features)"
+            f"{type(bags).__name__} is neither a store nor bags; expected a store, paths of stores,"
+            " or a list of arrays (rows, features)"
         )
     arrays = [_array(bag, number) for number, bag in enumerate(bags)]
     check_shapes(arrays)
     rows = np.concatenate(arrays) if arrays else np.empty((0, 0), np.float32)
     if rows.dtype.kind not in "iuf" or rows.dtype == np.float64 or rows.dtype.itemsize > 4:
         rows = rows.astype(np.float32)
-    nothing = np.zeros(len(bags) + 1, np.int64)
-    return BagBlock(from_sizes([len(bag) for bag in arrays]), rows, nothing, np.empty(0, np.int32))
+    no_labels = np.zeros(len(bags) + 1, np.int64), np.empty(0, np.int32)
+    return BagBlock(from_sizes([len(bag) for bag in arrays]), rows, *no_labels)
 
 
 def _array(bag: Any, number: int) -> NDArray[Any]:
-    """A bag whose values are numbers; objects that are some become such."""
+    """Check that a bag holds numbers; arrays of Python numbers are converted."""
     if not isinstance(bag, np.ndarray):
         raise StreammimlError(
             f"bag {number} is a {type(bag).__name__}, expected an array (rows, features)"
@@ -286,8 +307,8 @@ def _array(bag: Any, number: int) -> NDArray[Any]:
     return bag
 
 
-def _record(model: Model, store: Bags, plan: OutPlan, format: str) -> dict[str, Any]:
-    """What all parts of a folder have in common."""
+def _record(model: Model, store: Bags, plan: OutputPlan, format: str) -> dict[str, Any]:
+    """Content of the folder's record: everything that decides the bytes of its parts."""
     names = "\0".join(plan.label_names or ()).encode()
     return {
         "format": format,
@@ -304,7 +325,7 @@ def _record(model: Model, store: Bags, plan: OutPlan, format: str) -> dict[str, 
 
 
 def model_digest(model: Model) -> str:
-    """128 bits over everything that decides scores and predictions."""
+    """128-bit digest of everything that decides scores and predictions."""
     lift, rule = model.lift, model.rule
     digest = hashlib.blake2b(digest_size=16)
     digest.update(repr((lift.transform, lift.unit, lift.context)).encode())
@@ -322,23 +343,23 @@ def model_digest(model: Model) -> str:
     return digest.hexdigest()
 
 
-def _kept(folder: Path, plan: OutPlan) -> dict[int, Tally]:
-    """Parts of an earlier run that are whole, with their counts."""
-    found = ((number, marks.finished(folder, number)) for number in range(plan.n_parts))
-    return {number: tally for number, tally in found if tally is not None}
+def _complete_parts(folder: Path, plan: OutputPlan) -> dict[int, PredictionCounts]:
+    """Counts of the complete parts that an earlier run left, by number."""
+    counts = ((number, complete_part(folder, number)) for number in range(plan.n_parts))
+    return {number: part_counts for number, part_counts in counts if part_counts is not None}
 
 
-def _numbers(plan: OutPlan, kept: dict[int, Tally]) -> Iterator[int]:
+def _missing_numbers(plan: OutputPlan, kept: dict[int, PredictionCounts]) -> Iterator[int]:
+    """Numbers of the parts that must be written, ascending."""
     return (number for number in range(plan.n_parts) if number not in kept)
 
 
-def _missing(plan: OutPlan, kept: dict[int, Tally], everything: Piece) -> Iterator[Part]:
-    for number in _numbers(plan, kept):
-        yield Part(number, everything.cut(*plan.bags_of(number)))
+def _missing_parts(
+    plan: OutputPlan, kept: dict[int, PredictionCounts], everything: BagRange
+) -> Iterator[PartTask]:
+    for number in _missing_numbers(plan, kept):
+        yield PartTask(number, everything.cut(*plan.bags_of(number)))
 
 
-def _sum(tallies: Any) -> Tally:
-    total = Tally(0, 0, 0)
-    for tally in tallies:
-        total = total.add(tally)
-    return total
+def _sum(counts: Iterable[PredictionCounts]) -> PredictionCounts:
+    return reduce(PredictionCounts.add, counts, PredictionCounts(0, 0, 0))

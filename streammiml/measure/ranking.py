@@ -1,7 +1,8 @@
-"""Metrics of the order of labels: the dummy label plays no part in them.
+"""Metrics of the order of labels, without the dummy label.
 
-Scores are ranked within a bag, the highest first. What becomes of ties, and of bags whose labels
-are none or all relevant, is said of each; where scikit-learn has the metric it is as there.
+Scores are ranked within a bag, the highest first. Each docstring says what happens with ties, and
+with bags that have no relevant label or only relevant ones. Metrics that scikit-learn has too agree
+with it.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from streammiml.measure.metric import I64, BagMean, Metric, Ratio, ScoredBlock
 
 
 def _among_first(block: ScoredBlock, k: int) -> I64:
-    found = np.empty(block.n_bags, np.int64)
-    count_first(block.ranks.higher, block.ranks.before, block.label_offsets, k, found)
-    return found
+    n_first = np.empty(block.n_bags, np.int64)
+    count_first(block.ranks.higher, block.ranks.before, block.label_offsets, k, n_first)
+    return n_first
 
 
 def _hits_at(block: ScoredBlock, k: int) -> Ratio:
     """Relevant labels among the first ``k``.
 
-    Of equal scores the lowest label comes first, as in predictions. A bag without labels has no
-    hits; one with all labels has as many as there are labels, up to ``k``.
+    Among equal scores the lowest label comes first, as in predictions. A bag without labels has no
+    hits; a bag with all labels has min(``k``, L).
     """
     return Ratio.of(_among_first(block, k), k)
 
@@ -38,8 +39,8 @@ def _hits_at(block: ScoredBlock, k: int) -> Ratio:
 def _missed_first(block: ScoredBlock) -> Ratio:
     """Bags whose first label is irrelevant.
 
-    Of equal scores the lowest label is first, as in predictions: 1 − ``precision_at_1``. A bag
-    without labels counts as 1, one with all labels as 0. scikit-learn does not have it.
+    Among equal scores the lowest label is first, as in predictions: 1 − ``precision_at_1``. A bag
+    without labels counts as 1, a bag with all labels as 0. scikit-learn does not have this metric.
     """
     return Ratio.of(1 - _among_first(block, 1), 1)
 
@@ -58,7 +59,7 @@ def _depth(block: ScoredBlock) -> Ratio:
 def _wrong_order(block: ScoredBlock) -> BagMean:
     """Share of a bag's (relevant, irrelevant) pairs in the wrong order: ``label_ranking_loss``.
 
-    A tie counts as a wrong pair. Bags with no labels or all have no pairs and count as 0.
+    A tie counts as a wrong pair. Bags with no or all labels have no pairs and count as 0.
     """
     n_true, ranks = block.n_true, block.ranks
     pairs = n_true * (block.n_labels - n_true)
@@ -68,10 +69,10 @@ def _wrong_order(block: ScoredBlock) -> BagMean:
 
 
 def _precision_of_ranks(block: ScoredBlock) -> BagMean:
-    """``label_ranking_average_precision_score``: how relevant are labels up to each relevant one.
+    """Average precision of a bag: scikit-learn's ``label_ranking_average_precision_score``.
 
-    The mean, over relevant labels, of the share of relevant labels among those that score no
-    less, so ties count against it. Bags with no labels or all count as 1.
+    The mean, over relevant labels, of the share of relevant labels among all labels with the same
+    score or a higher one, so ties lower it. Bags with no labels or with all labels count as 1.
     """
     n_true, ranks = block.n_true, block.ranks
     sums = np.empty(block.n_bags)
@@ -83,15 +84,15 @@ def _gain_at(block: ScoredBlock, k: int) -> BagMean:
     """Discounted gain of the first ``k`` over the best possible: scikit-learn's ``ndcg_score``.
 
     The label at rank r gains 1 / log₂(r + 1). Equal scores share the mean of their ranks' gains.
-    A bag without labels counts as 0, one with all labels as 1.
+    A bag without labels counts as 0, a bag with all labels as 1.
     """
     depth = min(k, block.n_labels)
     gains = np.concatenate([[0.0], np.cumsum(1 / np.log2(np.arange(2, depth + 2)))])
-    n_true, found = block.n_true, np.empty(block.n_bags)
-    sum_gains(block.ranks.higher, block.ranks.equal, block.label_offsets, gains, found)
+    n_true, sums = block.n_true, np.empty(block.n_bags)
+    sum_gains(block.ranks.higher, block.ranks.equal, block.label_offsets, gains, sums)
     best = gains[np.minimum(n_true, depth)]
-    # Rounding may leave the sum a few ulp above the best, and a share is 1 at most.
-    return BagMean.of(np.minimum(found, best) / np.where(n_true > 0, best, 1.0))
+    # Rounding may make the sum a few ulp larger than the best, and a share must not exceed 1.
+    return BagMean.of(np.minimum(sums, best) / np.where(n_true > 0, best, 1.0))
 
 
 one_error = Metric("one_error", _missed_first, Ratio.add, Ratio.figure, "lower")
@@ -103,7 +104,7 @@ average_precision = Metric(
 
 
 def precision_at(k: int) -> Metric[Ratio]:
-    """Share of relevant labels among the first ``k``; of ``k``, even if there are fewer labels."""
+    """Relevant labels among the first ``k``, divided by ``k`` even if there are fewer labels."""
     return Metric(f"precision_at_{k}", partial(_hits_at, k=k), Ratio.add, Ratio.figure, "higher")
 
 

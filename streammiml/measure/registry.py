@@ -1,4 +1,4 @@
-"""Every metric by name; a new one is a line here."""
+"""All metrics by name; adding a metric takes one line here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streammiml.measure import counts, ranking
 from streammiml.measure.metric import Metric
 
 AT = (1, 3, 5)
-"""K of ``precision_at_K`` and ``ndcg_at_K`` unless others are asked for by name."""
+"""Values of K for which ``precision_at_K`` and ``ndcg_at_K`` are computed by default."""
 
 _ALL: list[Metric[Any]] = [
     counts.hamming_loss,
@@ -37,27 +37,28 @@ _FAMILIES: dict[str, Callable[[int], Metric[Any]]] = {
 
 
 def metric_named(name: str) -> Metric[Any]:
-    """A metric by name; ``precision_at_K`` and ``ndcg_at_K`` for any K."""
+    """Return a metric by name; ``precision_at_K`` and ``ndcg_at_K`` exist for any K."""
     if name in METRICS:
         return METRICS[name]
-    found = re.fullmatch(r"(precision_at|ndcg_at)_([1-9][0-9]{0,8})", name)
-    if found:
-        return _FAMILIES[found[1]](int(found[2]))
+    match = re.fullmatch(r"(precision_at|ndcg_at)_([1-9][0-9]{0,8})", name)
+    if match:
+        return _FAMILIES[match[1]](int(match[2]))
     raise unknown("metric", name, METRICS)
 
 
 def chosen(metrics: Iterable[str | Metric[Any]] | None, *, row_labels: bool) -> list[Metric[Any]]:
-    """The metrics asked for, by name or as they are, or every one that fits the store.
+    """Return the requested metrics, without duplicates; None means all that fit the store.
 
-    One that needs the labels of rows is refused by name where there are none.
+    ``row_labels`` says whether the store has row labels; without them, a requested metric that
+    needs them is refused.
     """
     if metrics is None:
         return [m for m in METRICS.values() if row_labels or not m.needs_row_labels]
-    asked = [m if isinstance(m, Metric) else metric_named(m) for m in metrics]
-    found = {metric.name: metric for metric in asked}.values()
-    for metric in found:
+    requested = [m if isinstance(m, Metric) else metric_named(m) for m in metrics]
+    distinct = {metric.name: metric for metric in requested}.values()
+    for metric in distinct:
         if metric.needs_row_labels and not row_labels:
             raise StreammimlError(
-                f"{metric.name} needs a store that knows the labels of its rows; leave it out"
+                f"{metric.name} needs a store with row labels; leave this metric out"
             )
-    return list(found)
+    return list(distinct)

@@ -1,4 +1,4 @@
-"""Who is predicted, given the scores of a block of bags: pure functions, defined on ties."""
+"""Which labels are predicted from the scores of bags, and how ties are decided."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Floats = npt.NDArray[np.floating[Any]]
 Bools = npt.NDArray[np.bool_]
 
 FEW = 8
-"""Labels that are found faster one after the other than by sorting."""
+"""Up to this many highest labels are found faster one by one than by partitioning."""
 
 
 def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
-    """(n, L), true where a label is predicted; ``scores`` (n, L), ``dummy`` (n,).
+    """Array (n, L), true where a label is predicted; ``scores`` (n, L), ``dummy`` (n,).
 
-    ``dummy`` and ``margin`` compare strictly: a label level with the threshold is not predicted.
-    ``top-r`` and ``min_labels`` take the highest scores and, of equal ones, the lowest label; more
-    than there are labels means all of them.
+    The rules ``dummy`` and ``margin`` compare strictly: a label that equals the threshold is not
+    predicted. ``top-r`` and ``min_labels`` take the highest scores; ties go to the lowest label. A
+    number larger than L means all labels.
     """
     if rule.name == "top-r":
         return highest(scores, max(rule.r, rule.min_labels))
     if rule.name == "margin":
-        # 1 + f is exact enough in float64 that only the scores' own rounding decides.
+        # In float64 the rounding of 1 + score is far smaller than that of the float32 scores.
         chosen: Bools = scores.astype(np.float64) + 1.0 > dummy[:, None]
     else:
         chosen = scores > dummy[:, None]
@@ -37,7 +37,7 @@ def predicted(rule: LabelRule, scores: Floats, dummy: Floats) -> Bools:
 
 
 def highest(scores: Floats, count: int) -> Bools:
-    """(n, L), true for the ``count`` highest of each row; of equal scores the lowest label wins."""
+    """Array (n, L), true for the ``count`` highest scores of a row; ties go to the lowest label."""
     n_labels = scores.shape[1]
     chosen: Bools
     if not 0 < count < n_labels:
@@ -46,8 +46,8 @@ def highest(scores: Floats, count: int) -> Bools:
         chosen = np.zeros(scores.shape, np.bool_)
         choose_highest(np.ascontiguousarray(scores), count, chosen)
         return chosen
-    last = np.partition(scores, n_labels - count, axis=1)[:, n_labels - count, None]
-    above, level = scores > last, scores == last
-    left = count - np.count_nonzero(above, axis=1, keepdims=True)
-    chosen = above | (level & (np.cumsum(level, axis=1) <= left))
+    threshold = np.partition(scores, n_labels - count, axis=1)[:, n_labels - count, None]
+    above, tied = scores > threshold, scores == threshold
+    n_left = count - np.count_nonzero(above, axis=1, keepdims=True)
+    chosen = above | (tied & (np.cumsum(tied, axis=1) <= n_left))
     return chosen

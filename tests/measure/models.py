@@ -7,7 +7,7 @@ from streammiml.model import LabelRule, LiftArrays, Model
 
 def made_model(n_features=3, n_labels=4, *, seed=0, shared_dim=5, subconcepts=2, **changes):
     rng = np.random.default_rng(seed)
-    said = {
+    fields = {
         "shared": rng.normal(size=(n_features + 1, shared_dim)),
         "labels": rng.normal(size=(n_labels + 1, subconcepts, shared_dim)),
         "lift": LiftArrays(
@@ -21,4 +21,4 @@ def made_model(n_features=3, n_labels=4, *, seed=0, shared_dim=5, subconcepts=2,
         ),
         "rule": LabelRule(min_labels=1),
     }
-    return Model(**{**said, **changes})
+    return Model(**{**fields, **changes})

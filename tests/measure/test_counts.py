@@ -35,14 +35,14 @@ def test_counting_metrics__agree_with_scikit_learn(block):
         counts.hamming_loss: sklearn.hamming_loss(truth, predicted),
         counts.subset_accuracy: sklearn.accuracy_score(truth, predicted),
     }
-    for name, each in (
+    for name, measure in (
         ("micro", counts.micro_f1),
         ("macro", counts.macro_f1),
         ("samples", counts.sample_f1),
     ):
-        want[each] = sklearn.f1_score(truth, predicted, average=name, zero_division=0)
-    for each, value in want.items():
-        assert figure(each, block).value == pytest.approx(value, **CLOSE), each.name
+        want[measure] = sklearn.f1_score(truth, predicted, average=name, zero_division=0)
+    for measure, value in want.items():
+        assert figure(measure, block).value == pytest.approx(value, **CLOSE), measure.name
 
 
 @given(block=scored(max_bags=20))
@@ -66,9 +66,9 @@ def test_macro_f1__standard_error_is_what_other_bags_show(monkeypatch, most):
     for _ in range(150):
         truth = rng.random((500, 6)) < often
         predicted = truth ^ (rng.random(truth.shape) < rng.choice([0.02, 0.4], (500, 1)))
-        made = figure(counts.macro_f1, block_of(np.zeros(truth.shape), truth, predicted))
-        values.append(made.value)
-        errors.append(made.standard_error)
+        computed = figure(counts.macro_f1, block_of(np.zeros(truth.shape), truth, predicted))
+        values.append(computed.value)
+        errors.append(computed.standard_error)
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
 
 
@@ -81,8 +81,8 @@ def test_macro_f1__has_no_standard_error_where_bags_have_no_numbers():
 def test_macro_f1__has_no_standard_error_where_labels_are_too_many(monkeypatch):
     monkeypatch.setattr(metric, "GROUPED_COUNTS", 4 * metric.FEWEST_GROUPS)
     for n, error in ((4, 0), (5, None)):
-        made = figure(counts.macro_f1, block_of(np.eye(n), np.eye(n, dtype=bool)))
-        assert made == Figure(1.0, error)
+        computed = figure(counts.macro_f1, block_of(np.eye(n), np.eye(n, dtype=bool)))
+        assert computed == Figure(1.0, error)
 
 
 @given(block=scored())
@@ -104,9 +104,9 @@ def test_key_instance_accuracy__agrees_with_plain_loops(block):
         )
     ]
     right, counted, unknown = oracle.key_instances(bags)
-    found = figure(counts.key_instance_accuracy, block)
-    assert found.value == (right / counted if counted else None)
-    assert found.also == {
+    accuracy = figure(counts.key_instance_accuracy, block)
+    assert accuracy.value == (right / counted if counted else None)
+    assert accuracy.also == {
         "n_key_pairs": counted,
         "n_key_rows_unknown": unknown,
         "n_rows_unknown": int((block.row_labels == -1).sum()),
@@ -116,10 +116,10 @@ def test_key_instance_accuracy__agrees_with_plain_loops(block):
 def test_key_instance_accuracy__a_key_row_of_unknown_label_is_wrong():
     rows = (np.array([3]), np.array([-1, 0, 1], np.int32), np.array([[1, 0, 2]]))
     block = block_of(np.zeros((1, 3)), np.array([[True, True, True]]), rows=rows)
-    found = figure(counts.key_instance_accuracy, block)
+    accuracy = figure(counts.key_instance_accuracy, block)
     # Label 2 has no row in the bag and is left out; the key row of label 1 is unknown.
-    assert found.value == 0.5
-    assert found.also == {"n_key_pairs": 2, "n_key_rows_unknown": 1, "n_rows_unknown": 1}
+    assert accuracy.value == 0.5
+    assert accuracy.also == {"n_key_pairs": 2, "n_key_rows_unknown": 1, "n_rows_unknown": 1}
 
 
 def test_micro_f1__of_nothing_true_or_predicted_is_0_as_in_scikit_learn():

@@ -45,8 +45,8 @@ def test_sparse_rows__are_scored_as_dense_ones_by_a_model_that_scales_only(tmp_p
     model = made_model(lift=LIFT._replace(scale=np.array([1, 2, 0.5])))
     block = plain(made_block(20))
     stores = [
-        write_store(tmp_path / f"{name}.zarr", each, n_labels=4)
-        for name, each in (("dense", block), ("sparse", as_sparse(block)))
+        write_store(tmp_path / f"{name}.zarr", block_of_kind, n_labels=4)
+        for name, block_of_kind in (("dense", block), ("sparse", as_sparse(block)))
     ]
     assert evaluate(model, stores[0]) == evaluate(model, stores[1])
 

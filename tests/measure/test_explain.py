@@ -1,6 +1,5 @@
 import json
 from collections import defaultdict
-from functools import reduce
 
 import numpy as np
 import pyarrow.dataset as ds
@@ -11,9 +10,9 @@ from hypothesis import strategies as st
 
 import streammiml as sm
 from streammiml.errors import StreammimlError
-from streammiml.measure import parts
-from streammiml.measure.concepts import Typical, concepts_of
+from streammiml.measure import output_plan
 from streammiml.measure.explain import explain_store
+from streammiml.measure.scoring import ScoreOptions
 from streammiml.model import LabelRule
 from tests.measure.models import made_model
 from tests.stores import made_block, made_spec, plain, scratch, write_parts, write_store
@@ -30,25 +29,25 @@ def store(request, tmp_path_factory):
 
 def by_loop(records, block, count):
     """Bags of each (label, sub-concept), from the records of predictions, one after the other."""
-    found = defaultdict(list)
+    entries_of = defaultdict(list)
     for row in records:
         three = zip(row["labels"], row["key_instances"], row["subconcepts"], strict=True)
         for label, key, sub in three:
-            found[label, sub].append((-row["scores"][label], row["bag"], key))
+            entries_of[label, sub].append((-row["scores"][label], row["bag"], key))
     right = {
         place: sum(place[0] in block.labels_of(bag) for _, bag, _ in entries)
-        for place, entries in found.items()
+        for place, entries in entries_of.items()
     }
-    return {place: (len(e), right[place], sorted(e)[:count]) for place, e in found.items()}
+    return {place: (len(e), right[place], sorted(e)[:count]) for place, e in entries_of.items()}
 
 
 def test_explain__agrees_with_a_plain_loop_over_predictions(store, tmp_path):
-    said = explain_store(MODEL, store, tmp_path / "out", typical=3)
+    explained = explain_store(MODEL, store, tmp_path / "out", typical=3)
     records = ds.dataset(tmp_path / "out" / "bags").to_table().to_pylist()
     want = by_loop(records, made_block(N_BAGS), 3)
-    assert len(records) == said["n_bags"] == N_BAGS
+    assert len(records) == explained["n_bags"] == N_BAGS
     assert len(want) > 6
-    for label in said["labels"]:
+    for label in explained["labels"]:
         assert label["n_bags"] == sum(
             n for (own, _), (n, _, _) in want.items() if own == label["label"]
         )
@@ -63,8 +62,8 @@ def test_explain__agrees_with_a_plain_loop_over_predictions(store, tmp_path):
         held = {concept["subconcept"] for concept in label["subconcepts"]}
         assert held | set(label["empty"]) == {0, 1, 2}
     assert not want
-    assert any(label["empty"] for label in said["labels"])
-    assert json.loads((tmp_path / "out" / "explanation.json").read_text()) == said
+    assert any(label["empty"] for label in explained["labels"])
+    assert json.loads((tmp_path / "out" / "explanation.json").read_text()) == explained
     table = pq.read_table(tmp_path / "out" / "subconcepts.parquet").to_pylist()
     assert [(row["label"], row["subconcept"]) for row in table] == [
         (label, sub) for label in range(4) for sub in range(3)
@@ -73,8 +72,8 @@ def test_explain__agrees_with_a_plain_loop_over_predictions(store, tmp_path):
 
 
 def test_explain__says_of_every_bag_in_a_line_what_its_record_says(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_PART_BYTES", 1)
-    monkeypatch.setattr(parts, "N_PARTS", 5)
+    monkeypatch.setattr(output_plan, "LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(output_plan, "N_PARTS", 5)
     explain_store(MODEL, store, tmp_path / "out")
     assert not (tmp_path / "out" / "bags.jsonl").exists()
     explain_store(MODEL, store, tmp_path / "out", jsonl=True)
@@ -83,19 +82,19 @@ def test_explain__says_of_every_bag_in_a_line_what_its_record_says(store, tmp_pa
     assert len(lines) == N_BAGS
     for line, row in zip(map(json.loads, lines), records, strict=True):
         assert (line["bag"], line["bag_id"]) == (row["bag"], row["bag_id"])
-        assert [each["label"] for each in line["labels"]] == row["labels"]
-        assert [each["name"] for each in line["labels"]] == row["label_names"]
-        assert [each["row"] for each in line["labels"]] == row["key_instances"]
-        assert [each["subconcept"] for each in line["labels"]] == row["subconcepts"]
+        assert [entry["label"] for entry in line["labels"]] == row["labels"]
+        assert [entry["name"] for entry in line["labels"]] == row["label_names"]
+        assert [entry["row"] for entry in line["labels"]] == row["key_instances"]
+        assert [entry["subconcept"] for entry in line["labels"]] == row["subconcepts"]
         scores = [row["scores"][label] for label in row["labels"]]
-        assert [each["score"] for each in line["labels"]] == scores
+        assert [entry["score"] for entry in line["labels"]] == scores
 
 
 def test_explain__lines_have_no_names_where_labels_have_none(tmp_path):
     bags = write_store(tmp_path / "x.zarr", plain(made_block(12)), n_labels=4)
     explain_store(MODEL, bags, tmp_path / "out", jsonl=True)
     lines = map(json.loads, (tmp_path / "out" / "bags.jsonl").read_text().splitlines())
-    named = [each["name"] for line in lines for each in line["labels"]]
+    named = [entry["name"] for line in lines for entry in line["labels"]]
     assert set(named) == {None}
 
 
@@ -104,57 +103,22 @@ def test_explain__lines_have_no_names_where_labels_have_none(tmp_path):
 def test_explain__is_the_same_however_it_is_cut(store, n_parts, group, threads):
     with scratch() as folder, pytest.MonkeyPatch.context() as patch:
         want = explain_store(MODEL, store, folder / "one", typical=4)
-        patch.setattr(parts, "LEAST_PART_BYTES", 1)
-        patch.setattr(parts, "N_PARTS", n_parts)
-        patch.setattr(parts, "GROUP_BYTES", group)
-        assert explain_store(MODEL, store, folder / "two", typical=4, threads=threads) == want
-
-
-@given(
-    n=st.integers(0, 30), count=st.integers(1, 4), seed=st.integers(0, 99), cut=st.integers(0, 30)
-)
-def test_concepts__are_the_same_in_any_cut_and_order_with_ties(n, count, seed, cut):
-    rng = np.random.default_rng(seed)
-    bags = rng.permutation(n)
-    labels, subs = rng.integers(0, 3, n), rng.integers(0, 2, n)
-    rows = rng.integers(0, 9, n).astype(np.int32)
-    scores = rng.integers(0, 3, n).astype(np.float32)
-    right = rng.random(n) < 0.5
-
-    def of(chosen):
-        columns = (column[chosen] for column in (bags, labels, subs, rows, scores, right))
-        return concepts_of(*columns, n_bags=len(chosen), shape=(3, 2), count=count)
-
-    whole = of(np.arange(n))
-    for order in (np.arange(n), rng.permutation(n)):
-        pieces = [of(order[: min(cut, n)]), of(order[min(cut, n) :])]
-        found = reduce(lambda a, b: a.add(b, count), pieces)
-        for one, other in zip(found.typical, whole.typical, strict=True):
-            assert one.tolist() == other.tolist()
-        assert found.predicted.tolist() == whole.predicted.tolist()
-        assert found.right.tolist() == whole.right.tolist()
-    for place in range(6):
-        mine = np.flatnonzero(labels * 2 + subs == place)
-        best = sorted((-float(scores[i]), int(bags[i])) for i in mine)[:count]
-        here = whole.typical.at(place)
-        assert [
-            (-s, b)
-            for s, b in zip(
-                whole.typical.score[here].tolist(), whole.typical.bag[here].tolist(), strict=True
+        patch.setattr(output_plan, "LEAST_PART_BYTES", 1)
+        patch.setattr(output_plan, "N_PARTS", n_parts)
+        patch.setattr(output_plan, "GROUP_BYTES", group)
+        assert (
+            explain_store(
+                MODEL, store, folder / "two", typical=4, options=ScoreOptions(threads=threads)
             )
-        ] == best
-
-
-def test_typical__nothing_at_a_place_is_an_empty_slice():
-    none = Typical(*(np.empty(0, t) for t in (np.int64, np.float32, np.int64, np.int32)))
-    assert none.at(3) == slice(0, 0)
+            == want
+        )
 
 
 def test_explain__goes_on_and_refuses_to_mix(store, tmp_path):
     out = tmp_path / "out"
-    said = explain_store(MODEL, store, out, typical=3)
+    explained = explain_store(MODEL, store, out, typical=3)
     (out / "explanation.json").unlink()
-    assert explain_store(MODEL, store, out, typical=3) == said
+    assert explain_store(MODEL, store, out, typical=3) == explained
     assert (out / "explanation.json").exists()
     with pytest.raises(StreammimlError, match="was begun with typical 3, not 4; name another"):
         explain_store(MODEL, store, out, typical=4)
@@ -175,10 +139,10 @@ def test_explain__a_store_without_labels_or_names(tmp_path):
         type(bare)(bare.bag_offsets, bare.rows, np.zeros(21, np.int64), np.empty(0, np.int32)),
         n_labels=4,
     )
-    said = explain_store(MODEL, bags, tmp_path / "out")
-    concepts = [each for label in said["labels"] for each in label["subconcepts"]]
-    assert {each["n_bags_with_label"] for each in concepts} == {None}
-    assert {label["name"] for label in said["labels"]} == {None}
+    explained = explain_store(MODEL, bags, tmp_path / "out")
+    concepts = [entry for label in explained["labels"] for entry in label["subconcepts"]]
+    assert {entry["n_bags_with_label"] for entry in concepts} == {None}
+    assert {label["name"] for label in explained["labels"]} == {None}
 
 
 def test_public_names__explain():

@@ -53,7 +53,8 @@ def test_chosen__leaves_out_or_refuses_what_needs_row_labels():
     assert "key_instance_accuracy" not in [m.name for m in chosen(None, row_labels=False)]
     assert [m.name for m in chosen(None, row_labels=True)] == list(METRICS)
     with pytest.raises(
-        StreammimlError, match=r"^key_instance_accuracy needs a store that knows the labels of its"
+        StreammimlError,
+        match=r"^key_instance_accuracy needs a store with row labels; leave this metric",
     ):
         chosen(["key_instance_accuracy"], row_labels=False)
 

@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streammiml as sm
+from streammiml._base.atomic import FolderLock
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
-from streammiml.bags.parts import Lock
+from streammiml.bags.validate import StoreSpec
 from streammiml.errors import StreammimlError
-from streammiml.measure import parts, pieces
+from streammiml.measure import output_plan
 from streammiml.measure.explain import explain_store
-from streammiml.measure.outcome import Predictions, first_labels
 from streammiml.measure.predict import model_digest, predict
+from streammiml.measure.predictions import Predictions
 from streammiml.model import LabelRule
 from streammiml.verbs.main import run
 from tests.clusters import outside_cluster
@@ -61,9 +61,9 @@ def one(tmp_path_factory):
 
 def cut_small(patch):
     """Many parts of few groups, from few bags."""
-    patch.setattr(parts, "LEAST_PART_BYTES", 1)
-    patch.setattr(parts, "N_PARTS", 9)
-    patch.setattr(parts, "GROUP_BYTES", 200)
+    patch.setattr(output_plan, "LEAST_PART_BYTES", 1)
+    patch.setattr(output_plan, "N_PARTS", 9)
+    patch.setattr(output_plan, "GROUP_BYTES", 200)
 
 
 @pytest.fixture
@@ -93,16 +93,16 @@ def records(out):
 @in_small_parts
 def test_predict__writes_what_a_plain_loop_says(store, tmp_path):
     summary = predict(MODEL, store, tmp_path / "out")
-    found = records(tmp_path / "out")
-    assert [row["bag"] for row in found] == list(range(N_BAGS))
-    assert [row["bag_id"] for row in found] == [f"bag-{i:04d}" for i in range(N_BAGS)]
+    bag_records = records(tmp_path / "out")
+    assert [row["bag"] for row in bag_records] == list(range(N_BAGS))
+    assert [row["bag_id"] for row in bag_records] == [f"bag-{i:04d}" for i in range(N_BAGS)]
     for row, (scores, labels, keys, subs) in zip(
-        found, expected(MODEL, made_block(N_BAGS)), strict=True
+        bag_records, expected(MODEL, made_block(N_BAGS)), strict=True
     ):
         np.testing.assert_allclose([*row["scores"], row["dummy_score"]], scores, rtol=1e-4)
         assert (row["labels"], row["key_instances"], row["subconcepts"]) == (labels, keys, subs)
         assert row["label_names"] == [NAMES[label] for label in labels]
-    counts = [len(row["labels"]) for row in found]
+    counts = [len(row["labels"]) for row in bag_records]
     assert summary["labels_per_bag"] == sum(counts) / N_BAGS
     assert summary["n_bags_without_label"] == counts.count(0) > 0
     assert summary["n_bags"] == N_BAGS
@@ -134,8 +134,8 @@ def test_predict__top_k_keeps_the_highest(one, tmp_path, format):
     predict(MODEL, one, tmp_path / "all")
     predict(MODEL, one, tmp_path / "out", format=format, top_k=2)
     if format == "parquet":
-        found = records(tmp_path / "out")
-        pairs = [(row["score_labels"], row["scores"]) for row in found]
+        bag_records = records(tmp_path / "out")
+        pairs = [(row["score_labels"], row["scores"]) for row in bag_records]
     else:
         arrays = zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r")
         pairs = zip(arrays["score_labels"][:].tolist(), arrays["scores"][:].tolist(), strict=True)
@@ -143,16 +143,6 @@ def test_predict__top_k_keeps_the_highest(one, tmp_path, format):
         order = sorted(range(4), key=lambda label, s=row["scores"]: (-s[label], label))[:2]
         assert labels == order
         assert scores == [row["scores"][label] for label in order]
-
-
-@given(
-    n=st.integers(0, 6), n_labels=st.integers(1, 7), k=st.integers(1, 9), seed=st.integers(0, 99)
-)
-def test_first_labels__are_sorted_by_score_then_number(n, n_labels, k, seed):
-    scores = np.random.default_rng(seed).integers(0, 4, (n, n_labels)).astype(np.float32)
-    for row, found in zip(scores, first_labels(scores, k), strict=True):
-        want = sorted(range(n_labels), key=lambda label, s=row: (-s[label], label))
-        assert found.tolist() == want[:k]
 
 
 @settings(max_examples=6)
@@ -180,8 +170,8 @@ def test_predict__bags_whose_labels_nobody_knows_yet(tmp_path):
     for store, name in ((known, "a"), (unknown, "b")):
         predict(MODEL, store, tmp_path / name)
     assert records(tmp_path / "a") == records(tmp_path / "b")
-    said = explain_store(MODEL, unknown, tmp_path / "why")
-    assert len(said["labels"]) == 4
+    explained = explain_store(MODEL, unknown, tmp_path / "why")
+    assert len(explained["labels"]) == 4
 
 
 def test_predict__rows_without_ids_or_names_and_sparse_ones(tmp_path):
@@ -190,33 +180,25 @@ def test_predict__rows_without_ids_or_names_and_sparse_ones(tmp_path):
     thin = write_store(tmp_path / "y.parquet", as_sparse(block), n_labels=4)
     predict(MODEL, dense, tmp_path / "dense")
     predict(MODEL, thin, tmp_path / "thin")
-    found = records(tmp_path / "dense")
-    assert [row["bag_id"] for row in found] == [str(i) for i in range(20)]
-    assert {row["label_names"] for row in found} == {None}
+    bag_records = records(tmp_path / "dense")
+    assert [row["bag_id"] for row in bag_records] == [str(i) for i in range(20)]
+    assert {row["label_names"] for row in bag_records} == {None}
     other = records(tmp_path / "thin")
-    assert [row["labels"] for row in other] == [row["labels"] for row in found]
-
-
-def test_piece__numbers_bags_of_a_view_without_names_as_the_store_behind_it_does(tmp_path):
-    store = write_store(tmp_path / "x.zarr", plain(made_block(20)), n_labels=4)
-    view = store.view([7, 3, 12])
-    for remote in (False, True):
-        names = pieces.whole(view, remote=remote).cut(1, 3).bag_ids()
-        assert [str(name) for name in names] == view.bag_ids(1, 3) == ["3", "12"]
+    assert [row["labels"] for row in other] == [row["labels"] for row in bag_records]
 
 
 @in_small_parts
 def test_predict__views_and_several_stores(one, tmp_path):
     predict(MODEL, one, tmp_path / "whole")
-    whole = records(tmp_path / "whole")
+    all_records = records(tmp_path / "whole")
     order = np.random.default_rng(0).permutation(N_BAGS)[:31]
     predict(MODEL, one.view(order), tmp_path / "view", threads=2)
-    found = records(tmp_path / "view")
-    assert [row["bag_id"] for row in found] == [f"bag-{i:04d}" for i in order]
-    assert [row["scores"] for row in found] == [whole[i]["scores"] for i in order]
+    bag_records = records(tmp_path / "view")
+    assert [row["bag_id"] for row in bag_records] == [f"bag-{i:04d}" for i in order]
+    assert [row["scores"] for row in bag_records] == [all_records[i]["scores"] for i in order]
     predict(MODEL, [one.name, one.name], tmp_path / "twice")
     twice = records(tmp_path / "twice")
-    assert [row["scores"] for row in twice] == 2 * [row["scores"] for row in whole]
+    assert [row["scores"] for row in twice] == 2 * [row["scores"] for row in all_records]
 
 
 @in_small_parts
@@ -231,8 +213,8 @@ def test_predict__goes_on_with_the_parts_that_are_missing(one, tmp_path, format)
     else:
         for number in ("000003", "000005"):
             (out / "_parts" / number).unlink()
-        said = json.loads((out / "_settings.json").read_text())
-        chunk = 3 * said["part_bags"] // said["group_bags"]
+        settings_before = json.loads((out / "_settings.json").read_text())
+        chunk = 3 * settings_before["part_bags"] // settings_before["group_bags"]
         (out / "predictions.zarr" / "scores" / "c" / str(chunk) / "0").unlink()
     (out / "_SUCCESS").unlink()
     left = out / ".part-000003.parquet.12ab34cd.partial"
@@ -306,10 +288,10 @@ def test_predict__believes_no_mark_whose_counts_were_changed(one, tmp_path):
 @in_small_parts
 def test_explain__goes_on_over_a_damaged_part(one, tmp_path):
     out = tmp_path / "out"
-    said = explain_store(MODEL, one, out)
+    explained = explain_store(MODEL, one, out)
     before = content(out)
     flip(out / "bags" / "part-000004.parquet")
-    assert explain_store(MODEL, one, out) == said
+    assert explain_store(MODEL, one, out) == explained
     assert content(out) == before
 
 
@@ -329,8 +311,8 @@ def test_predict__refuses_to_mix_settings(one, tmp_path):
     with pytest.raises(StreammimlError, match=r"was begun with store '"):
         predict(MODEL, one.view(np.arange(N_BAGS)[::-1]), out)
     assert content(out) == before
-    said = json.loads((out / "_settings.json").read_text())
-    (out / "_settings.json").write_text(json.dumps({**said, "later": 1}))
+    settings_before = json.loads((out / "_settings.json").read_text())
+    (out / "_settings.json").write_text(json.dumps({**settings_before, "later": 1}))
     with pytest.raises(StreammimlError, match="was begun with later 1, not None; name another"):
         predict(MODEL, one, out)
 
@@ -352,11 +334,11 @@ def test_predict__refuses_what_it_cannot_write_to(one, tmp_path):
         predict(MODEL, one, tmp_path)
     with pytest.raises(StreammimlError, match=r"file/x cannot be written: Not a directory; name"):
         predict(MODEL, one, file / "x")
-    with pytest.raises(StreammimlError, match=r"^s3://a/b is an address, and .* name a folder"):
+    with pytest.raises(StreammimlError, match=r"^s3://a/b is a URL, and .* name a folder"):
         predict(MODEL, one, "s3://a/b")
     held = tmp_path / "held"
     held.mkdir()
-    lock = Lock(held / "_lock", "it")
+    lock = FolderLock(held / "_lock", "it")
     with pytest.raises(StreammimlError, match=f"held is being written by process {os.getpid()} on"):
         predict(MODEL, one, held)
     lock.release()
@@ -392,7 +374,7 @@ def test_predict__refuses_options_that_cannot_be(one, tmp_path, arguments, messa
     ("model", "message"),
     [
         (made_model(n_features=4), "trained on rows of 4 features and .* has 3;"),
-        (made_model(n_labels=5), "the model knows 5 labels and .* has 4;"),
+        (made_model(n_labels=5), "the model has 5 labels and .* has 4;"),
     ],
 )
 def test_predict__refuses_another_models_store_before_anything(one, tmp_path, model, message):
@@ -405,7 +387,7 @@ def test_predict__names_a_bag_whose_score_is_no_number(tmp_path):
     block = made_block(12)
     block.rows[block.bag_offsets[7]] = 3e38
     bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
-    message = f"^{re.escape(bags.name)}: bag 7 has a score that is no finite number"
+    message = f"^{re.escape(bags.name)}: bag 7 has a score that is not a finite number"
     with pytest.raises(StreammimlError, match=message):
         predict(MODEL, bags, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*part*"))
@@ -449,14 +431,14 @@ def test_predict__bags_in_memory_as_a_store_of_them(one, tmp_path):
     block = made_block(N_BAGS)
     bags = [block.rows_of(bag) for bag in range(N_BAGS)]
     for given_bags in (bags, [bag.astype(np.float64) for bag in bags], block):
-        found = predict(MODEL, given_bags)
-        assert isinstance(found, Predictions)
-        assert len(found) == N_BAGS
+        predictions = predict(MODEL, given_bags)
+        assert isinstance(predictions, Predictions)
+        assert len(predictions) == N_BAGS
         for bag, row in enumerate(records(tmp_path / "out")):
-            assert found.scores[bag].tolist() == row["scores"]
-            assert found.labels[bag].tolist() == row["labels"]
-            assert found.key_instances[bag].tolist() == row["key_instances"]
-            assert found.subconcepts[bag].tolist() == row["subconcepts"]
+            assert predictions.scores[bag].tolist() == row["scores"]
+            assert predictions.labels[bag].tolist() == row["labels"]
+            assert predictions.key_instances[bag].tolist() == row["key_instances"]
+            assert predictions.subconcepts[bag].tolist() == row["subconcepts"]
 
 
 def test_predict__arrays_of_bags_as_lists_of_them():
@@ -464,9 +446,9 @@ def test_predict__arrays_of_bags_as_lists_of_them():
     some = np.empty(2, object)
     some[:] = [bags[0], bags[1, :3]]
     for given_bags in (bags, some):
-        found, want = predict(MODEL, given_bags), predict(MODEL, list(given_bags))
-        assert len(found) == len(given_bags)
-        assert found.scores.tobytes() == want.scores.tobytes()
+        got, want = predict(MODEL, given_bags), predict(MODEL, list(given_bags))
+        assert len(got) == len(given_bags)
+        assert got.scores.tobytes() == want.scores.tobytes()
     numbers = [bags[0].astype(object)]
     assert predict(MODEL, numbers).scores.tobytes() == predict(MODEL, bags[:1]).scores.tobytes()
     assert len(predict(MODEL, bags[:0])) == 0
@@ -476,8 +458,8 @@ def test_predict__from_four_threads_and_after_a_fork():
     block = made_block(N_BAGS)
     want = predict(MODEL, block).scores
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: predict(MODEL, block).scores, range(40)):
-            assert found.tobytes() == want.tobytes()
+        for scores in pool.map(lambda _: predict(MODEL, block).scores, range(40)):
+            assert scores.tobytes() == want.tobytes()
     child = os.fork()
     if not child:
         os._exit(int(predict(MODEL, block).scores.tobytes() != want.tobytes()))
@@ -485,8 +467,8 @@ def test_predict__from_four_threads_and_after_a_fork():
 
 
 def test_predict__no_bags_in_memory():
-    found = predict(MODEL, [])
-    assert (len(found), found.labels) == (0, [])
+    predictions = predict(MODEL, [])
+    assert (len(predictions), predictions.labels) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -496,7 +478,10 @@ def test_predict__no_bags_in_memory():
         ([np.ones((2, 3)), np.ones((2, 4))], r"^bag 1 has shape \(2, 4\), expected \(rows, 3\)$"),
         ([np.ones(3)], r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
         ([np.ones((2, 3)), np.ones((0, 3))], "^bag 1 has no rows; leave it out$"),
-        ([np.full((1, 3), np.nan)], "^bags in memory: bag 0 has a score that is no finite number"),
+        (
+            [np.full((1, 3), np.nan)],
+            "^bags in memory: bag 0 has a score that is not a finite number",
+        ),
         ([np.ones((2, 3)), np.ones(3)], r"^bag 1 has shape \(3,\), expected \(rows, 3\)$"),
         (
             [np.ones((2, 3)), [[1, 2, 3]]],
@@ -510,11 +495,17 @@ def test_predict__no_bags_in_memory():
         (np.ones((1, 2, 2, 3)), r"^bag 0 has shape \(2, 2, 3\), expected \(rows, features\)$"),
         (np.ones((2, 0, 3)), "^bag 0 has no rows; leave it out$"),
         (np.ones(3), r"^bag 0 is a float64, expected an array \(rows, features\)$"),
-        (np.array(1.0), "^ndarray is no store and no bags; expected a store, paths of stores, or"),
-        (None, "^NoneType is no store and no bags; expected a store, paths of stores, or a list"),
+        (
+            np.array(1.0),
+            "^ndarray is neither a store nor bags; expected a store, paths of stores, or",
+        ),
+        (
+            None,
+            "^NoneType is neither a store nor bags; expected a store, paths of stores, or a list",
+        ),
         (
             (bag for bag in [np.ones((2, 3))]),
-            "^generator is no store and no bags; expected a store",
+            "^generator is neither a store nor bags; expected a store",
         ),
     ],
 )
@@ -524,7 +515,9 @@ def test_predict__refuses_bags_in_memory_that_cannot_be(bags, message):
 
 
 def test_predict__bags_in_memory_are_not_written(tmp_path):
-    with pytest.raises(StreammimlError, match=r"^bags in memory are not written; leave out, or"):
+    with pytest.raises(
+        StreammimlError, match=r"^predictions of bags in memory are not written to a folder; omit"
+    ):
         predict(MODEL, [np.ones((2, 3))], tmp_path / "out")
 
 
@@ -550,13 +543,13 @@ def test_predict__is_read_by_others(one, tmp_path, reader):
     predict(MODEL, one, tmp_path / "out")
     want = [row["labels"] for row in records(tmp_path / "out")]
     if reader == "pandas":
-        found = module.read_parquet(tmp_path / "out")["labels"].map(list).tolist()
+        labels_read = module.read_parquet(tmp_path / "out")["labels"].map(list).tolist()
     elif reader == "polars":
-        found = module.read_parquet(tmp_path / "out" / "*.parquet")["labels"].to_list()
+        labels_read = module.read_parquet(tmp_path / "out" / "*.parquet")["labels"].to_list()
     else:
         query = f"select labels from '{tmp_path}/out/*.parquet' order by bag"
-        found = [row[0] for row in module.sql(query).fetchall()]
-    assert [list(map(int, labels)) for labels in found] == want
+        labels_read = [row[0] for row in module.sql(query).fetchall()]
+    assert [list(map(int, labels)) for labels in labels_read] == want
 
 
 # On clusters.
@@ -595,9 +588,9 @@ def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
     message = r"run out of memory \(the smallest has 700 MiB\); lower --block-bytes, or give"
     options = {"workers": 1, "worker_memory": "700MiB"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "N_PARTS", 1)
-        patch.setattr(parts, "PART_BYTES", 1 << 40)
-        patch.setattr(parts, "GROUP_BYTES", 1 << 40)
+        patch.setattr(output_plan, "N_PARTS", 1)
+        patch.setattr(output_plan, "PART_BYTES", 1 << 40)
+        patch.setattr(output_plan, "GROUP_BYTES", 1 << 40)
         with pytest.raises(StreammimlError, match=message):
             predict(model, bags, tmp_path / "out", block_bytes="4GiB", **options)
         summary = predict(model, bags, tmp_path / "out", block_bytes="1MiB", **options)

@@ -68,7 +68,7 @@ def test_ranking_metrics__of_bags_with_no_labels_and_all_are_as_written():
 def test_standard_error__is_that_of_a_mean_over_bags():
     rng = np.random.default_rng(0)
     scores, truth = rng.normal(size=(200, 9)), rng.random((200, 9)) < 0.3
-    whole = block_of(scores, truth)
+    block = block_of(scores, truth)
     for metric in (
         ranking.one_error,
         ranking.coverage,
@@ -77,10 +77,14 @@ def test_standard_error__is_that_of_a_mean_over_bags():
         ranking.precision_at(3),
         ranking.ndcg_at(3),
     ):
-        each = [figure(metric, block_of(scores[[i]], truth[[i]])).value for i in range(len(scores))]
-        found = figure(metric, whole)
-        assert found.value == pytest.approx(np.mean(each), **CLOSE)
-        assert found.standard_error == pytest.approx(np.std(each, ddof=1) / 200**0.5, rel=1e-9)
+        of_each_bag = [
+            figure(metric, block_of(scores[[i]], truth[[i]])).value for i in range(len(scores))
+        ]
+        of_all = figure(metric, block)
+        assert of_all.value == pytest.approx(np.mean(of_each_bag), **CLOSE)
+        assert of_all.standard_error == pytest.approx(
+            np.std(of_each_bag, ddof=1) / 200**0.5, rel=1e-9
+        )
 
 
 def test_standard_error__of_two_bags_is_half_their_difference():

@@ -87,8 +87,8 @@ def test_fitted_rule__asks_for_a_label_only_if_every_bag_had_one():
     ("setting", "message"),
     [
         ({"name": "best"}, "^no rule is called 'best'; known: dummy, margin, top-r$"),
-        ({"min_labels": -1}, "^min_labels must be at least 0, got -1$"),
-        ({"r": 0}, "^r must be at least 1, got 0$"),
+        ({"min_labels": -1}, "^min_labels must be a whole number at least 0, got -1$"),
+        ({"r": 0}, "^r must be a whole number at least 1, got 0$"),
     ],
 )
 def test_label_rule__refuses_what_it_cannot_apply(setting, message):

@@ -1,4 +1,4 @@
-"""What a model says of bags, as whoever asked wants it: arrays, records or chunks."""
+"""Predictions of a model for some bags, as arrays and as an Arrow table."""
 
 from __future__ import annotations
 
@@ -22,28 +22,30 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """Of n bags: scores, and the predicted labels with what made them so, end to end."""
+    """Scores of n bags, and their predicted labels with key instances and sub-concepts."""
 
     scores: F32
-    """(n, L), or (n, k) of the k highest, the highest first; of equal ones the lowest label."""
+    """(n, L), or (n, k) with the k highest in descending order; ties go to the lowest label."""
     score_labels: NDArray[np.int32] | None
-    """(n, k) Labels of the k highest scores; None where all L are there."""
+    """(n, k) Labels of the k highest scores; None if ``scores`` holds all L."""
     dummy_score: F32
-    """(n,)."""
+    """(n,) Score of the dummy label."""
     predicted: NDArray[np.bool_]
-    """(n, L)."""
+    """(n, L) Whether a label is predicted."""
     label_offsets: I64
-    """(n + 1,) in the three below, which are in the order of bags, then labels."""
+    """(n + 1,) Bounds of each bag in the three arrays below, sorted by bag, then label."""
     label_indices: NDArray[np.int32]
+    """Predicted labels."""
     row_indices: NDArray[np.int32]
     """Key instance: the row within the bag that gave the label's score."""
     subconcept_indices: NDArray[np.int32]
+    """Sub-concept that gave the label's score."""
 
     @classmethod
-    def of(cls, rule: LabelRule, found: Scores, top_k: int | None = None) -> Predictions:
-        """From the scores of a model on L labels and the dummy."""
-        scores = np.ascontiguousarray(found.value[:, :-1])
-        dummy = found.value[:, -1]
+    def of(cls, rule: LabelRule, all_scores: Scores, top_k: int | None = None) -> Predictions:
+        """Apply the rule to the scores of L labels and the dummy."""
+        scores = np.ascontiguousarray(all_scores.value[:, :-1])
+        dummy = all_scores.value[:, -1]
         chosen = predicted(rule, scores, dummy)
         bags, labels = np.nonzero(chosen)
         best = None
@@ -57,13 +59,13 @@ class Predictions:
             chosen,
             from_sizes(np.count_nonzero(chosen, axis=1)),
             labels.astype(np.int32),
-            found.row[bags, labels].astype(np.int32),
-            found.subconcept[bags, labels],
+            all_scores.row[bags, labels].astype(np.int32),
+            all_scores.subconcept[bags, labels],
         )
 
     @classmethod
     def join(cls, parts: Sequence[Predictions]) -> Predictions:
-        """Of the bags of all parts, in order; at least one part, all of one kind."""
+        """Concatenate parts, in order: at least one part, all with the same ``top_k``."""
         if len(parts) == 1:
             return parts[0]
         best = [part.score_labels for part in parts if part.score_labels is not None]
@@ -88,12 +90,12 @@ class Predictions:
 
     @property
     def key_instances(self) -> list[NDArray[np.int32]]:
-        """Of each predicted label, the row within the bag that gave its score."""
+        """Row within the bag that gave each predicted label its score, for each bag."""
         return self._by_bag(self.row_indices)
 
     @property
     def subconcepts(self) -> list[NDArray[np.int32]]:
-        """Of each predicted label, the sub-concept that gave its score."""
+        """Sub-concept that gave each predicted label its score, for each bag."""
         return self._by_bag(self.subconcept_indices)
 
     def _by_bag(self, values: NDArray[np.int32]) -> list[NDArray[np.int32]]:
@@ -101,7 +103,7 @@ class Predictions:
 
 
 def first_labels(scores: F32, count: int) -> I64:
-    """(n, k) Labels of the ``count`` highest scores, the highest first, equal ones by number."""
+    """(n, k) Labels of the ``count`` highest scores, descending; ties go to the lowest label."""
     count = min(count, scores.shape[1])
     labels = np.nonzero(highest(scores, count))[1].reshape(len(scores), count)
     order = np.argsort(-np.take_along_axis(scores, labels, axis=1), axis=1, kind="stable")
@@ -109,7 +111,7 @@ def first_labels(scores: F32, count: int) -> I64:
 
 
 def schema(*, top_k: bool) -> Any:
-    """Of the records that :func:`table` makes."""
+    """Arrow schema of the tables that :func:`table` makes."""
     fields = [
         ("bag", pa.int64()),
         ("bag_id", pa.string()),
@@ -124,15 +126,16 @@ def schema(*, top_k: bool) -> Any:
     return pa.schema([field for field in fields if top_k or field[0] != "score_labels"])
 
 
-def table(found: Predictions, first: int, ids: Sequence[str] | I64, names: Any) -> Any:
-    """A record a bag, named or numbered by ``ids``.
+def table(predictions: Predictions, first: int, ids: Sequence[str] | I64, names: Any) -> Any:
+    """Arrow table with one record for each bag.
 
-    ``names`` is an Arrow array of label names, or None for nulls.
+    ``first`` is the number of the first bag, ``ids`` are names or numbers of the bags, ``names`` is
+    an Arrow array of label names, or None for nulls.
     """
-    n, width = found.scores.shape
-    every = pa.array(np.arange(n + 1, dtype=np.int32) * width)
-    offsets = pa.array(found.label_offsets.astype(np.int32))
-    wanted = schema(top_k=found.score_labels is not None)
+    n, width = predictions.scores.shape
+    score_offsets = pa.array(np.arange(n + 1, dtype=np.int32) * width)
+    offsets = pa.array(predictions.label_offsets.astype(np.int32))
+    fields = schema(top_k=predictions.score_labels is not None)
 
     def by_bag(values: Any) -> Any:
         return pa.ListArray.from_arrays(offsets, values)
@@ -140,15 +143,17 @@ def table(found: Predictions, first: int, ids: Sequence[str] | I64, names: Any) 
     columns = {
         "bag": np.arange(first, first + n),
         "bag_id": pa.array(ids).cast(pa.string()),
-        "scores": pa.ListArray.from_arrays(every, found.scores.reshape(-1)),
-        "dummy_score": found.dummy_score,
-        "labels": by_bag(found.label_indices),
-        "label_names": pa.nulls(n, wanted.field("label_names").type),
-        "key_instances": by_bag(found.row_indices),
-        "subconcepts": by_bag(found.subconcept_indices),
+        "scores": pa.ListArray.from_arrays(score_offsets, predictions.scores.reshape(-1)),
+        "dummy_score": predictions.dummy_score,
+        "labels": by_bag(predictions.label_indices),
+        "label_names": pa.nulls(n, fields.field("label_names").type),
+        "key_instances": by_bag(predictions.row_indices),
+        "subconcepts": by_bag(predictions.subconcept_indices),
     }
     if names is not None:
-        columns["label_names"] = by_bag(names.take(pa.array(found.label_indices)))
-    if found.score_labels is not None:
-        columns["score_labels"] = pa.ListArray.from_arrays(every, found.score_labels.reshape(-1))
-    return pa.table([columns[name] for name in wanted.names], schema=wanted)
+        columns["label_names"] = by_bag(names.take(pa.array(predictions.label_indices)))
+    if predictions.score_labels is not None:
+        columns["score_labels"] = pa.ListArray.from_arrays(
+            score_offsets, predictions.score_labels.reshape(-1)
+        )
+    return pa.table([columns[name] for name in fields.names], schema=fields)

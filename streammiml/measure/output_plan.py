@@ -1,0 +1,147 @@
+"""How predictions are cut into parts and groups, which depends on store, labels and top_k alone.
+
+So a part does not depend on the process that writes it, nor on the memory. A run that is resumed
+after a kill keeps the complete parts: it would write the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streammiml.bags.views import Bags
+from streammiml.measure.predictions import Predictions
+from streammiml.measure.scoring import scored_blocks
+from streammiml.measure.tasks import BagRange, store_bytes
+from streammiml.scorer import Scorer
+
+PART_BYTES = 128 << 20
+"""Approximate upper limit for the bags and predictions of a part."""
+LEAST_PART_BYTES = 8 << 20
+"""Approximate lower limit for the bags and predictions of a part."""
+N_PARTS = 32
+"""Number of parts, unless parts would be smaller or larger than the limits above."""
+GROUP_BYTES = 1 << 20
+"""Approximate size of a row group or chunk, which a task holds beside the bags that it reads."""
+BAG_BYTES = 64
+"""Estimate of a bag's number, name, dummy score, predicted labels, key rows and sub-concepts."""
+
+
+class PredictionCounts(NamedTuple):
+    """Counts over some bags; the field names are keys of the file ``_SUCCESS``."""
+
+    n_bags: int
+    n_predicted: int
+    """Predicted labels, summed over bags."""
+    n_without: int
+    """Bags without a predicted label."""
+
+    def add(self, other: PredictionCounts) -> PredictionCounts:
+        """Counts over the bags of both."""
+        return PredictionCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class WrittenPart(NamedTuple):
+    """Counts of a part that was just written, and its files."""
+
+    counts: PredictionCounts
+    files: list[Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPlan:
+    """Fields that are written for each bag, and the bounds of parts and groups."""
+
+    n_bags: int
+    n_labels: int
+    top_k: int | None
+    part_bags: int
+    group_bags: int
+    label_names: tuple[str, ...] | None
+    has_bag_ids: bool
+
+    @classmethod
+    def of(
+        cls, store: Bags, n_labels: int, names: Sequence[str] | None, top_k: int | None
+    ) -> OutputPlan:
+        """Plan the output for a store; each part consists of complete groups."""
+        output_bytes = _bag_bytes(n_labels, top_k)
+        bag_bytes = output_bytes + store_bytes(store) / max(1, store.n_bags)
+        part_bytes = min(PART_BYTES, max(LEAST_PART_BYTES, bag_bytes * store.n_bags / N_PARTS))
+        part_bags = max(1, min(store.n_bags, int(part_bytes / bag_bytes)))
+        group_bags = max(1, min(part_bags, GROUP_BYTES // output_bytes))
+        return cls(
+            n_bags=store.n_bags,
+            n_labels=n_labels,
+            top_k=top_k,
+            part_bags=part_bags // group_bags * group_bags,
+            group_bags=group_bags,
+            label_names=None if names is None else tuple(names),
+            has_bag_ids=store.has_bag_ids,
+        )
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate bytes of all predictions."""
+        return self.n_bags * _bag_bytes(self.n_labels, self.top_k)
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return -(-self.n_bags // self.part_bags)
+
+    def bags_of(self, part: int) -> tuple[int, int]:
+        """Start and stop of the bags of a part."""
+        start = part * self.part_bags
+        return start, min(start + self.part_bags, self.n_bags)
+
+
+def _bag_bytes(n_labels: int, top_k: int | None) -> int:
+    """Estimate of a bag's predictions: a score per label, or score and label of the top k."""
+    return BAG_BYTES + (4 * n_labels if top_k is None else 8 * min(top_k, n_labels))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BagGroup:
+    """Predictions of consecutive bags that are written together: a row group or a chunk."""
+
+    first: int
+    ids: list[str] | NDArray[np.int64]
+    """Names of the bags, or their numbers if the store has no names."""
+    predictions: Predictions
+
+    def counts(self) -> PredictionCounts:
+        """Counts over the bags of the group."""
+        offsets = self.predictions.label_offsets
+        n_without = int((offsets[1:] == offsets[:-1]).sum())
+        n_predicted = len(self.predictions.label_indices)
+        return PredictionCounts(len(self.predictions), n_predicted, n_without)
+
+
+def scored_groups(
+    bags: BagRange, scorer: Scorer, plan: OutputPlan, block_bytes: int
+) -> Iterator[BagGroup]:
+    """Score the bags of a part, reading ``block_bytes`` at a time."""
+    for start in range(bags.start, bags.stop, plan.group_bags):
+        group = bags.cut(start, min(start + plan.group_bags, bags.stop))
+        predictions = [
+            block
+            for block_range in group.cuts(block_bytes)
+            for block in _predictions(block_range, scorer, plan.top_k, block_bytes)
+        ]
+        yield BagGroup(start, group.bag_ids(), Predictions.join(predictions))
+
+
+def _predictions(
+    bags: BagRange, scorer: Scorer, top_k: int | None, block_bytes: int
+) -> list[Predictions]:
+    """Read and score bags; a list, so that their rows are freed before the next bags are read."""
+    return [
+        Predictions.of(scorer.rule, scores, top_k)
+        for _, _, scores in scored_blocks(bags, scorer, block_bytes)
+    ]
