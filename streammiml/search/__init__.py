@@ -1,1 +1,1 @@
-"""Cross validation: which settings do best on bags that a model has not seen."""
+"""Cross validation: search for the settings that do best on bags that a model has not seen."""

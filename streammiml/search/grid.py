@@ -1,4 +1,4 @@
-"""Grids of settings: the paper's, a small one, one for the best model, or anybody's."""
+"""Grids of settings: the paper's, a small one, one for the best model, or one from a file."""
 
 from __future__ import annotations
 
@@ -47,34 +47,37 @@ SPARSE_GRIDS: dict[str, dict[str, list[Any]]] = {
         "shared_dim": [100, 200],
     },
 }
-"""The same where rows are sparse: other lifts need dense ones, and without a shared space a step
-would take the time of one on dense rows."""
+"""Grids that differ for sparse rows: other lifts need dense rows, and without a shared space a step
+would take as long as on dense rows."""
 SLOW_GRIDS = ("best",)
-"""Settings that learn at different speeds: rows of one length are last after a 25th of the steps
-where they are best in the end."""
+"""Grids whose settings learn at different speeds, so that short trainings rank settings wrongly: a
+setting that scales rows to norm 1 can be worst after a 25th of the steps and best at the end."""
 SLOW_STEPS, SLOW_EPOCHS = 20_000, 8
-"""What is enough to compare those; the winner may be trained for longer."""
+"""Steps, or epochs if they are more steps, that are enough to compare settings of a slow grid."""
 SPARSE_SLOW_STEPS = 400_000
-"""The same of sparse rows, up to as many epochs as training takes: many features are met in few
-steps, and these are short."""
+"""Steps that are enough for sparse rows, limited by the default number of epochs: a step on sparse
+rows is short and uses few of the features."""
 
 
 def settings_of(grid: GridLike, base: TrainConfig, *, sparse: bool = False) -> list[Setting]:
-    """Every combination of a grid's values, each checked; the last option varies fastest."""
+    """List every combination of a grid's values, all validated; the last option varies fastest."""
     values = _values(grid, sparse)
     known = [field.name for field in fields(ModelConfig) if field.name != "seed"]
-    for name, several in values.items():
+    for name, choices in values.items():
         if name not in known:
             raise unknown("option of a grid", name, known)
-        if isinstance(several, str) or not isinstance(several, Sequence) or not several:
-            raise StreammimlError(f"{name} of a grid must be a list of values, got {several!r}")
-    found = [dict(zip(values, each, strict=True)) for each in product(*values.values())]
-    for setting in found:
-        replace(base, **setting)
-    return found
+        if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
+            raise StreammimlError(f"{name} of a grid must be a list of values, got {choices!r}")
+    settings = [
+        dict(zip(values, combination, strict=True)) for combination in product(*values.values())
+    ]
+    for setting in settings:
+        replace(base, **setting)  # Raises for a value that is not allowed.
+    return settings
 
 
 def _values(grid: GridLike, sparse: bool) -> Mapping[str, Sequence[Any]]:
+    """Values of each option, from a mapping, the name of a grid, or the path of a TOML file."""
     if isinstance(grid, Mapping):
         return grid
     if sparse and grid in SPARSE_GRIDS:
@@ -91,16 +94,6 @@ def _values(grid: GridLike, sparse: bool) -> Mapping[str, Sequence[Any]]:
 
 
 def key_of(setting: Mapping[str, Any]) -> str:
-    """A name for a setting, the same in every run."""
+    """Name a setting by the hash of its values, for its files on disk."""
     text = json.dumps(setting, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-
-
-def toml(settings: Mapping[str, Any]) -> bytes:
-    """Settings as ``train --config`` takes them; what is None stays out."""
-    lines = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-        for name, value in settings.items()
-        if value is not None
-    ]
-    return ("\n".join(lines) + "\n").encode()

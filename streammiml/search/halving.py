@@ -1,12 +1,15 @@
-"""Which settings are tried on which folds for how many steps: successive halving.
+"""Successive halving: which settings are tried on which folds, and for how many steps.
 
-A first look takes one fold and few steps; the better part goes on to more of them, the better part
-of those to all the steps on that fold, and the better part again to the other folds. Trainings that
-stop early do so long before the steps that they may take, so their first looks are short: with
-three folds, and 30 % of the steps taken, this comes to a fifth of the full grid. Of those that take
-all their steps, longer looks and more settings come to as much. Where settings differ in how fast
-they learn, none is left behind before it has seen the first fold at all the steps: over half of the
-full grid.
+Rungs follow each other, and after each rung the worse settings are dropped. The first rungs train
+on one fold for a share of the steps, the next rung trains on that fold for all steps, and the last
+rung trains on the other folds. How long the first rungs are depends on the training:
+
+- Trainings that stop early end long before their last step, so the first rungs are short. With
+  three folds, and if 30 % of the steps are taken, the search costs a fifth of the full grid.
+- Trainings that take all their steps get longer first rungs, and more settings survive; the search
+  costs about as much.
+- Settings that learn at different speeds are dropped only after all steps on the first fold; the
+  search costs more than half of the full grid.
 """
 
 from __future__ import annotations
@@ -16,16 +19,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 LEAST = 2
-"""Settings that are left to the last rung at least, if there are as many."""
+"""Lower limit for the settings that survive a rung."""
 
 
 class Pace(NamedTuple):
-    """How soon settings are left behind."""
+    """How soon settings are dropped."""
 
     kept: float
-    """Share of the settings that goes on after each rung."""
+    """Share of the settings that survives a rung."""
     looks: tuple[float, ...]
-    """Shares of the steps that the first rungs take."""
+    """Shares of the steps that the first rungs train for."""
 
 
 STOPPING_EARLY = Pace(1 / 3, (1 / 25, 1 / 8))
@@ -34,7 +37,7 @@ NO_LOOKS = Pace(1 / 3, ())
 
 
 class Trial(NamedTuple):
-    """A setting by its number, a fold, and steps at most."""
+    """One training: number of the setting, fold to measure on, and upper limit for the steps."""
 
     setting: int
     fold: int
@@ -42,18 +45,18 @@ class Trial(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """Folds that the settings still in the race are tried on, and for how many steps."""
+    """Folds and steps on which all surviving settings are tried."""
 
     folds: tuple[int, ...]
     steps: int
 
     def trials(self, settings: Sequence[int]) -> list[Trial]:
-        """Folds vary fastest, so that the first settings are done first."""
-        return [Trial(each, fold, self.steps) for each in settings for fold in self.folds]
+        """List the trials of these settings; all folds of one setting come before the next."""
+        return [Trial(setting, fold, self.steps) for setting in settings for fold in self.folds]
 
 
 def rungs(n_settings: int, k: int, steps: int, pace: Pace, *, halving: bool) -> list[Rung]:
-    """The rungs, in order; the last ones together have every fold at all the steps."""
+    """List the rungs in order; a setting that survives all rungs has trained on all folds."""
     if not halving or n_settings <= LEAST:
         return [Rung(tuple(range(k)), steps)]
     looks = [Rung((0,), max(1, math.ceil(steps * share))) for share in pace.looks]
@@ -61,7 +64,7 @@ def rungs(n_settings: int, k: int, steps: int, pace: Pace, *, halving: bool) -> 
 
 
 def survivors(settings: Sequence[int], losses: Sequence[float], pace: Pace) -> list[int]:
-    """The better ones, of equal losses the lowest numbers, in the order of their numbers."""
+    """Keep the settings with the lowest losses, sorted by number; ties go to the lower number."""
     count = max(LEAST, math.ceil(len(settings) * pace.kept))
     best = sorted(zip(losses, settings, strict=True))[:count]
     return sorted(setting for _, setting in best)

@@ -1,4 +1,7 @@
-"""``tune``: settings by cross validation on Dask, most of them discarded early, resumable."""
+"""``tune``: search for settings by cross validation; most settings are dropped early.
+
+Trials run in a pool of threads or processes and are saved one by one, so that a search can resume.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streammiml._base.platform import usable_cores
+from streammiml._base.pool import open_pool
+from streammiml._base.pool_interface import Pool, PoolOptions
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
-from streammiml.cluster import Pool, open_pool
-from streammiml.config import LiftSpec, TrainConfig
-from streammiml.errors import StreammimlError
-from streammiml.learn.prepare import prepare
-from streammiml.learn.progress import Progress
-from streammiml.learn.state import state_bytes
-from streammiml.learn.trainer import train
-from streammiml.learn.usual import EPOCHS, resolved
-from streammiml.measure.evaluate import combined, measure_piece
-from streammiml.measure.folder import PartFolder, as_json, written_whole
-from streammiml.measure.pieces import Piece, pieces, store_bytes, whole
+from streammiml.config import LiftSpec, TrainConfig, settings_with
+from streammiml.errors import DivergedError, StreammimlError
+from streammiml.learn.checkpoint import state_bytes
+from streammiml.learn.defaults import EPOCHS, resolved
+from streammiml.learn.progress import TrainProgress
+from streammiml.learn.run_folder import toml
+from streammiml.learn.run_plan import plan_run
+from streammiml.learn.train import train
+from streammiml.measure.evaluate import combined, measure_task
+from streammiml.measure.prediction_folder import PartFolder, atomic_file, write_json
 from streammiml.measure.registry import chosen
-from streammiml.measure.scored import StoreLike
+from streammiml.measure.scoring import StoreLike
+from streammiml.measure.tasks import BagRange, all_bags, split_into_tasks, store_bytes
 from streammiml.model import Model
-from streammiml.scoring import Scorer
+from streammiml.scorer import Scorer
 from streammiml.search.folds import Folds
 from streammiml.search.grid import (
     SLOW_EPOCHS,
@@ -44,12 +49,11 @@ from streammiml.search.grid import (
     Setting,
     key_of,
     settings_of,
-    toml,
 )
 from streammiml.search.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
-"""What is measured on each fold; the first one decides."""
+"""Metrics measured on each fold; the first one decides."""
 SETTINGS, TABLE, SUMMARY, TRIALS, WINNER = (
     "settings.toml",
     "table.parquet",
@@ -57,38 +61,38 @@ SETTINGS, TABLE, SUMMARY, TRIALS, WINNER = (
     "trials",
     "winner",
 )
-# Folds that are smaller are read once and kept, since training reads them many times.
+# Smaller folds are kept in memory, since training reads them many times.
 IN_MEMORY_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
-# Settings that change how fast training goes and never what it learns.
-FREE = ("memory", "checkpoint_every", "threads")
+# Settings that do not change the result of a trial; a trial always trains on one thread.
+FREE_IN_TRIALS = (*settings_with("speed"), "threads")
 
 
 @dataclass(frozen=True, slots=True)
 class TuneProgress:
-    """How far a search is, for whoever shows it."""
+    """How far a search is, for progress bars."""
 
     rung: int
     n_rungs: int
     trials_done: int
     n_trials: int
-    """Of this rung."""
+    """Trials of this rung."""
     best_loss: float | None
     dashboard: str | None
 
 
-class Result(NamedTuple):
+class TrialResult(NamedTuple):
     """Figures of one trial."""
 
     trial: Trial
     figures: dict[str, float | None]
-    """``METRICS``; None where training diverged."""
+    """Values of ``METRICS``; None where training diverged."""
     steps_done: int
-    """Fewer than allowed where it stopped early."""
+    """Fewer than the steps of the trial if training stopped early."""
 
 
-class Work(NamedTuple):
-    """The work of one task."""
+class TrialTask(NamedTuple):
+    """A trial and its setting, as they are sent to a worker."""
 
     trial: Trial
     setting: Setting
@@ -107,93 +111,96 @@ def tune(
     workers: int | None = None,
     scheduler: str | None = None,
     watch: Callable[[TuneProgress], None] = lambda _: None,
-    watch_winner: Callable[[Progress], None] = lambda _: None,
+    watch_winner: Callable[[TrainProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Find the settings of the lowest ranking loss by cross validation on the bags of a store.
 
-    The folder ``run`` gets ``trials/``, a file a finished trial, so that run again after a kill it
-    goes on; ``table.parquet`` and ``table.json``; and ``settings.toml``, the winner, for
-    ``train --config``. The result does not depend on who computed what.
+    The folder ``run`` gets ``trials/``, with one file per finished trial, so that a killed search
+    can resume; ``table.parquet`` and ``table.json``; and ``settings.toml`` with the winner, for
+    ``train --config``. The result does not depend on the number of threads or workers.
 
     Parameters
     ----------
     store
-        A store, several, or a view, or their paths.
+        A store, several stores, a view, or their paths.
     run
         Folder of the search, new or begun with the same store and settings.
     config
-        Everything that the grid does not vary; each trial trains on one thread.
+        Settings that the grid does not vary; a trial always trains on one thread.
     grid
-        ``small``, ``paper``, ``best`` (lifts, scales, K, and no shared space: 32 settings, each
-        tried for 20 000 steps or 8 epochs; of sparse rows context, K, C and m: 16, for 400 000
-        steps or 100 epochs), the path of a TOML file of lists, or a mapping of lists.
+        ``small``, ``paper``, ``best``, the path of a TOML file of lists, or a mapping of lists.
+        ``best`` varies lift, scale, K and whether there is a shared space: 32 settings, each for
+        20 000 steps or 8 epochs. For sparse rows it varies context, K, C and m: 16 settings, each
+        for 400 000 steps or 100 epochs.
     folds
-        Parts that bags are cut into, by a hash of their number.
+        Number of folds; a hash of the bag number assigns each bag to a fold.
     halving
-        Discard settings after a part of the steps, and of the folds; otherwise all of them see all
-        folds.
+        Drop the worse settings after a part of the steps and of the folds; otherwise all settings
+        are tried on all folds.
     train_winner
         Train the winner on all bags afterwards, in the folder ``winner`` of ``run``.
     threads
         Threads of this process.
     workers
-        Processes of a local cluster, as many as there are cores unless something else is given.
+        Processes of a local cluster. Without ``threads``, ``workers`` and ``scheduler`` there are
+        as many processes as cores.
     scheduler
         Address of a running Dask scheduler to use instead.
     watch
-        Called with how far it is after each trial.
+        Called with the progress after each trial.
     watch_winner
-        Called with how far the training of the winner is, as ``watch`` of ``train``.
+        Called with the progress of training the winner, as ``watch`` of ``train``.
 
     Returns
     -------
-    ``winner``, its settings; ``ranking_loss``, the winner's mean over the folds; ``table``, a row a
-    setting, the best first; ``steps`` done in all, and ``share_of_grid``, that number over the
-    steps of all settings on all folds.
+    ``winner``, its settings; ``ranking_loss``, the winner's mean over the folds; ``table``, one row
+    per setting, the best first; ``steps``, the number of steps done in all; and ``share_of_grid``,
+    that number divided by the steps of all settings on all folds.
 
     Examples
     --------
     >>> grid = {"step_size": [0.005, 0.02], "shared_dim": [10]}
     >>> config = sm.TrainConfig(epochs=3)
-    >>> found = sm.tune("corpus.zarr", "tuned", config, grid=grid, folds=2, threads=1)
-    >>> sorted(found["winner"]), len(found["table"])
+    >>> result = sm.tune("corpus.zarr", "tuned", config, grid=grid, folds=2, threads=1)
+    >>> sorted(result["winner"]), len(result["table"])
     (['shared_dim', 'step_size'], 2)
     """
     store = store if isinstance(store, Bags) else open_store(store)
     base = replace(config or TrainConfig(), threads=1)
     settings = settings_of(grid, base, sparse=store.sparse)
     slow = isinstance(grid, str) and grid in SLOW_GRIDS
-    cut = Folds(store.n_bags, folds)
+    fold_plan = Folds(store.n_bags, folds)
     if store.n_labels < 2 or store.n_label_entries == 0:
         raise StreammimlError(
             f"{store.name} has {store.n_labels} labels, and settings are compared by the order of "
-            "labels; at least 2 are needed"
+            "labels; at least 2 labels are needed"
         )
     if threads is None and workers is None and scheduler is None:
         cores = usable_cores()
-        threads, workers = (1, None) if cores == 1 or _is_here(store) else (None, cores)
-    _check_memory(cut.cut(store, 0)[0], base, settings)
-    record = _record(store, base, settings, cut, halving, slow)
+        threads, workers = (1, None) if cores == 1 or _is_in_memory(store) else (None, cores)
+    pool_options = PoolOptions(threads=threads, workers=workers, scheduler=scheduler)
+    _check_memory(fold_plan.cut(store, 0)[0], base, settings)
+    record = _record(store, base, settings, fold_plan, halving, slow)
     with ExitStack() as stack:
-        with open_pool(
-            threads=threads, workers=workers, scheduler=scheduler, relief="--memory"
-        ) as pool:
-            # Begun when there is somebody to do it.
+        with open_pool(pool_options, relief="--memory") as pool:
+            # After the pool: a search that gets no pool must not leave a folder behind.
             folder = stack.enter_context(PartFolder(run, record, "search"))
             (folder.path / TRIALS).mkdir(exist_ok=True)
-            search = _Search(folder.path, pool, store, base, settings, cut, halving, slow, watch)
-            said = search.run()
-        _write(folder.path, base, said)
+            search = _Search(
+                folder.path, pool, store, base, settings, fold_plan, halving, slow, watch
+            )
+            summary = search.run()
+        _write(folder.path, base, summary)
         folder.finish({"n_settings": len(settings)})
         if train_winner:
-            best = replace(base, **said["winner"])
+            best = replace(base, **summary["winner"])
             winner = folder.path / WINNER
             train(store, best, run=winner, resume=True, watch=watch_winner)
-    return said
+    return summary
 
 
 class _Search:
-    """One search, from the trials that are on disk to its end."""
+    """One search: loads finished trials from disk, runs missing trials, makes the summary."""
 
     def __init__(
         self,
@@ -217,37 +224,38 @@ class _Search:
             base = _long_enough(base, store, n_bags)
         self._steps = _most_steps(base, n_bags)
         self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
-        self._shared = (whole(store, remote=pool.is_remote), folds, base)
-        self._results: dict[Trial, Result] = {}
+        self._shared = (all_bags(store, remote=pool.is_remote), folds, base)
+        self._results: dict[Trial, TrialResult] = {}
 
     def run(self) -> dict[str, Any]:
-        kept = list(range(len(self._settings)))
+        """Finish one rung after another; return what ``tune`` returns."""
+        surviving = list(range(len(self._settings)))
         for number, rung in enumerate(self._rungs):
-            self._finish(number, rung.trials(kept))
+            self._finish(number, rung.trials(surviving))
             if number + 1 < len(self._rungs):
-                losses = [self._loss(each, rung.steps) for each in kept]
-                kept = survivors(kept, losses, self._pace)
-        return self._said(kept)
+                losses = [self._loss(setting, rung.steps) for setting in surviving]
+                surviving = survivors(surviving, losses, self._pace)
+        return self._summary(surviving)
 
     def _finish(self, rung: int, trials: Sequence[Trial]) -> None:
-        """Have results of all these trials: those on disk, and what is missing."""
+        """Get the results of these trials: load those on disk, run the others."""
         for trial in trials:
-            found = self._load(trial)
-            if found is not None:
-                self._results[trial] = found
+            result = self._load(trial)
+            if result is not None:
+                self._results[trial] = result
         missing = [trial for trial in trials if trial not in self._results]
-        self._tell(rung, trials)
+        self._report_progress(rung, trials)
 
-        def keep(result: Result) -> None:
+        def keep(result: TrialResult) -> None:
             self._save(result)
             self._results[result.trial] = result
-            self._tell(rung, trials)
+            self._report_progress(rung, trials)
 
-        work = (Work(trial, self._settings[trial.setting]) for trial in missing)
-        for _ in self._pool.map(run_trial, work, *self._shared, seen=keep):
+        tasks = (TrialTask(trial, self._settings[trial.setting]) for trial in missing)
+        for _ in self._pool.map(run_trial, tasks, *self._shared, seen=keep):
             pass
 
-    def _tell(self, rung: int, trials: Sequence[Trial]) -> None:
+    def _report_progress(self, rung: int, trials: Sequence[Trial]) -> None:
         losses = [self._loss(s, self._steps) for s in {trial.setting for trial in self._results}]
         best = min((loss for loss in losses if loss < math.inf), default=None)
         done = sum(trial in self._results for trial in trials)
@@ -259,30 +267,31 @@ class _Search:
         name = f"{key_of(self._settings[trial.setting])}-{trial.fold}-{trial.steps}.json"
         return self._folder / TRIALS / name
 
-    def _save(self, result: Result) -> None:
-        said = {"figures": result.figures, "steps_done": result.steps_done}
-        with written_whole(self._path(result.trial)) as file:
-            file.write(as_json({**said, "setting": self._settings[result.trial.setting]}))
+    def _save(self, result: TrialResult) -> None:
+        content = {"figures": result.figures, "steps_done": result.steps_done}
+        setting = self._settings[result.trial.setting]
+        write_json(self._path(result.trial), {**content, "setting": setting})
 
-    def _load(self, trial: Trial) -> Result | None:
+    def _load(self, trial: Trial) -> TrialResult | None:
+        """Read a result from disk; None if it is missing or damaged: the trial then runs again."""
         try:
-            said = json.loads(self._path(trial).read_bytes())
-            return Result(trial, dict(said["figures"]), int(said["steps_done"]))
+            content = json.loads(self._path(trial).read_bytes())
+            return TrialResult(trial, dict(content["figures"]), int(content["steps_done"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def _of(self, setting: int, steps: int) -> list[Result]:
-        """Results of a setting at so many steps, by fold."""
+    def _results_of(self, setting: int, steps: int) -> list[TrialResult]:
+        """Results of a setting that was trained for this many steps, in the order of the folds."""
         trials = (Trial(setting, fold, steps) for fold in range(self._folds.k))
         return [self._results[trial] for trial in trials if trial in self._results]
 
     def _loss(self, setting: int, steps: int) -> float:
-        """Mean ranking loss over the folds there are; infinite if training diverged on one."""
-        return float(_mean(self._of(setting, steps), METRICS[0], math.inf))
+        """Mean ranking loss over the folds that are done; infinite if training diverged on one."""
+        return float(_mean(self._results_of(setting, steps), METRICS[0], math.inf))
 
-    def _said(self, last: list[int]) -> dict[str, Any]:
-        rows = [self._row(number, number in last) for number in range(len(self._settings))]
-        rows.sort(key=lambda row: (not row["finished"], _last(row), row["setting"]))
+    def _summary(self, finished: list[int]) -> dict[str, Any]:
+        rows = [self._row(number, number in finished) for number in range(len(self._settings))]
+        rows.sort(key=lambda row: (not row["finished"], _loss_or_infinity(row), row["setting"]))
         if rows[0]["ranking_loss"] is None:
             raise StreammimlError(
                 "training diverged with every setting; a grid of smaller step sizes may help"
@@ -299,10 +308,10 @@ class _Search:
         }
 
     def _row(self, setting: int, finished: bool) -> dict[str, Any]:
-        """Figures at the most steps that a setting got to."""
+        """Row of a setting in the table: its figures at the most steps that it was tried for."""
         steps = max(trial.steps for trial in self._results if trial.setting == setting)
-        results = self._of(setting, steps)
-        losses = [r.figures[METRICS[0]] for r in results]
+        results = self._results_of(setting, steps)
+        losses = [result.figures[METRICS[0]] for result in results]
         known = [loss for loss in losses if loss is not None]
         spread = None
         if finished and len(known) == len(losses) > 1:
@@ -320,46 +329,45 @@ class _Search:
         }
 
 
-def _last(row: Mapping[str, Any]) -> float:
+def _loss_or_infinity(row: Mapping[str, Any]) -> float:
     return math.inf if row["ranking_loss"] is None else float(row["ranking_loss"])
 
 
-def _mean(results: Sequence[Result], name: str, otherwise: Any) -> Any:
+def _mean(results: Sequence[TrialResult], name: str, otherwise: Any) -> Any:
+    """Mean of a figure over results; ``otherwise`` if one result has no value."""
     values = [result.figures[name] for result in results]
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(values) else otherwise
 
 
-def run_trial(work: Work, everything: Piece, folds: Folds, base: TrainConfig) -> Result:
-    """One task: train on all folds but one, measure on that one; on one thread."""
-    trial = work.trial
-    learn, test = folds.cut(everything.bags(), trial.fold)
-    config = replace(base, **work.setting, max_steps=trial.steps)
+def run_trial(task: TrialTask, bag_range: BagRange, folds: Folds, base: TrainConfig) -> TrialResult:
+    """Train on all folds but one and measure on the remaining fold; on one thread."""
+    trial = task.trial
+    learn, test = folds.cut(bag_range.bags(), trial.fold)
+    config = replace(base, **task.setting, max_steps=trial.steps)
     try:
-        model = train(_at_hand(learn), config)
-    except StreammimlError as error:
-        if "diverged" not in str(error):
-            raise
-        return Result(trial, dict.fromkeys(METRICS), trial.steps)
+        model = train(_in_memory(learn), config)
+    except DivergedError:
+        return TrialResult(trial, dict.fromkeys(METRICS), trial.steps)
     steps = int(model.provenance.get("steps", trial.steps))
-    return Result(trial, figures_of(model, _at_hand(test)), steps)
+    return TrialResult(trial, figures_of(model, _in_memory(test)), steps)
 
 
 def figures_of(model: Model, store: Bags) -> dict[str, float | None]:
-    """``METRICS`` of a model on a store, without Dask."""
+    """Measure ``METRICS`` of a model on a store, in this thread."""
     metrics = chosen(METRICS, row_labels=False)
     scorer = Scorer(model)
-    found = (
-        measure_piece(piece, scorer, metrics, BLOCK_BYTES)
-        for piece in pieces(store, BLOCK_BYTES, remote=False)
+    measured = (
+        measure_task(task, scorer, metrics, BLOCK_BYTES)
+        for task in split_into_tasks(store, BLOCK_BYTES, remote=False)
     )
-    total = reduce(lambda one, other: combined(metrics, one, other), found)
+    total = reduce(lambda first, second: combined(metrics, first, second), measured)
     pairs = zip(metrics, total.figures, strict=True)
     return {metric.name: metric.finish(partial).value for metric, partial in pairs}
 
 
-def _at_hand(store: Bags) -> Bags:
-    """The bags in memory, if they are few."""
+def _in_memory(store: Bags) -> Bags:
+    """Read the bags into memory if they are at most ``IN_MEMORY_BYTES``."""
     if store_bytes(store) > IN_MEMORY_BYTES:
         return store
     block = store.read(0, store.n_bags)
@@ -368,14 +376,14 @@ def _at_hand(store: Bags) -> Bags:
     )
 
 
-def _is_here(store: Bags) -> bool:
-    """Whether the bags are in this process alone, and cannot be sent by name."""
+def _is_in_memory(store: Bags) -> bool:
+    """Whether the bags exist only in the memory of this process: workers cannot open them."""
     base = getattr(store, "base", store)
     return isinstance(base, MemoryBags)
 
 
 def _long_enough(config: TrainConfig, store: Bags, n_bags: int) -> TrainConfig:
-    """Settings of the trials of a slow grid, each on ``n_bags`` of the store."""
+    """Settings for trials of a slow grid that train on ``n_bags`` bags of the store."""
     enough = SPARSE_SLOW_STEPS if store.sparse else SLOW_STEPS
     if store.sparse and config.epochs is None:
         epochs = min(EPOCHS, math.ceil(enough / max(1, n_bags)))
@@ -385,7 +393,7 @@ def _long_enough(config: TrainConfig, store: Bags, n_bags: int) -> TrainConfig:
 
 
 def _check_memory(learn: Bags, base: TrainConfig, settings: list[Setting]) -> None:
-    """Refuse a grid of which the largest model does not fit, before the first trial."""
+    """Refuse a grid, before the first trial, if its largest model does not fit into memory."""
 
     def weights(setting: Setting) -> int:
         config = replace(base, **setting)
@@ -394,14 +402,14 @@ def _check_memory(learn: Bags, base: TrainConfig, settings: list[Setting]) -> No
 
     largest = max(settings, key=weights)
     try:
-        prepare(learn, resolved(replace(base, **largest), learn.n_bags))
+        plan_run(learn, resolved(replace(base, **largest), learn.n_bags))
     except StreammimlError as error:
-        said = ", ".join(f"{name} {value}" for name, value in largest.items())
-        raise StreammimlError(f"{error} (the largest model of the grid: {said})") from None
+        values = ", ".join(f"{name} {value}" for name, value in largest.items())
+        raise StreammimlError(f"{error} (the largest model of the grid: {values})") from None
 
 
 def _most_steps(config: TrainConfig, n_bags: int) -> int:
-    """Steps that training takes at most on so many bags."""
+    """Upper limit for the steps of training on ``n_bags`` bags."""
     steps = resolved(config, n_bags).n_epochs * n_bags
     return steps if config.max_steps is None else min(config.max_steps, steps)
 
@@ -414,18 +422,20 @@ def _record(
     halving: bool,
     slow: bool,
 ) -> dict[str, Any]:
-    """What a folder must have been begun with."""
-    kept = {name: value for name, value in base.recorded().items() if name not in FREE}
-    own = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
+    """Record of the folder: a search resumes only with the same store, settings and grid."""
+    decisive = {
+        name: value for name, value in base.recorded().items() if name not in FREE_IN_TRIALS
+    }
+    search = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
     tried = {"settings": settings, **({"slow": True} if slow else {})}
-    return {**kept, **own, "grid": key_of(tried)}
+    return {**decisive, **search, "grid": key_of(tried)}
 
 
-def _write(folder: Path, base: TrainConfig, said: Mapping[str, Any]) -> None:
-    with written_whole(folder / TABLE) as file:
-        pq.write_table(pa.Table.from_pylist(said["table"]), file)
-    with written_whole(folder / SUMMARY) as file:
-        file.write(as_json(said))
-    best = replace(base, **said["winner"])
-    with written_whole(folder / SETTINGS) as file:
+def _write(folder: Path, base: TrainConfig, summary: Mapping[str, Any]) -> None:
+    """Write the table, as Parquet and as JSON, and the settings of the winner."""
+    with atomic_file(folder / TABLE) as file:
+        pq.write_table(pa.Table.from_pylist(summary["table"]), file)
+    write_json(folder / SUMMARY, summary)
+    best = replace(base, **summary["winner"])
+    with atomic_file(folder / SETTINGS) as file:
         file.write(toml(best.recorded()))

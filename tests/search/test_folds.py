@@ -14,16 +14,16 @@ def test_folds__hold_every_bag_once_and_are_level(n_bags, k):
         with pytest.raises(StreammimlError, match=f"^{n_bags} bags cannot be cut into {k} folds; "):
             Folds(n_bags, k)
         return
-    found = Folds(n_bags, k).of_bag()
-    assert set(found.tolist()) == set(range(k))
-    sizes = np.bincount(found)
+    folds = Folds(n_bags, k).of_bag()
+    assert set(folds.tolist()) == set(range(k))
+    sizes = np.bincount(folds)
     assert sizes.max() - sizes.min() <= 1
-    assert found.tolist() == Folds(n_bags, k).of_bag().tolist()
+    assert folds.tolist() == Folds(n_bags, k).of_bag().tolist()
 
 
 def test_folds__do_not_follow_the_order_of_the_store():
-    found = Folds(3000, 3).of_bag()
-    for half in (found[:1500], found[1500:]):
+    folds = Folds(3000, 3).of_bag()
+    for half in (folds[:1500], folds[1500:]):
         assert (abs(np.bincount(half) - 500) < 80).all()
 
 

@@ -11,11 +11,11 @@ paces = st.sampled_from([ALL_STEPS, STOPPING_EARLY, NO_LOOKS])
 @given(n=st.integers(1, 300), k=st.integers(2, 6), steps=st.integers(100, 10**6), pace=paces)
 def test_rungs__those_that_go_to_the_end_have_every_fold_at_all_steps(n, k, steps, pace):
     for halving in (True, False):
-        found = rungs(n, k, steps, pace, halving=halving)
-        folds = [fold for rung in found if rung.steps == steps for fold in rung.folds]
+        result = rungs(n, k, steps, pace, halving=halving)
+        folds = [fold for rung in result if rung.steps == steps for fold in rung.folds]
         assert sorted(folds) == list(range(k))
-        assert all(rung.steps <= steps for rung in found)
-    assert len(found) == 1
+        assert all(rung.steps <= steps for rung in result)
+    assert len(result) == 1
 
 
 @given(n=st.integers(18, 300), k=st.integers(3, 6), needed=st.sampled_from([1500, 3000, 6000]))
@@ -41,8 +41,8 @@ def test_rungs__without_looks_all_see_the_first_fold_and_a_third_the_others():
 )
 def test_survivors__are_the_lowest_losses_of_equal_ones_the_first(losses, pace):
     settings = [3 * i for i in range(len(losses))]
-    found = survivors(settings, losses, pace)
-    assert found == sorted(found)
-    assert len(found) == min(len(losses), max(LEAST, math.ceil(len(losses) * pace.kept)))
+    result = survivors(settings, losses, pace)
+    assert result == sorted(result)
+    assert len(result) == min(len(losses), max(LEAST, math.ceil(len(losses) * pace.kept)))
     order = sorted(range(len(losses)), key=lambda i: (losses[i], i))
-    assert found == sorted(settings[i] for i in order[: len(found)])
+    assert result == sorted(settings[i] for i in order[: len(result)])
