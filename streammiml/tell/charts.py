@@ -1,4 +1,4 @@
-"""Charts as numbers that a template draws in SVG: scales, ticks, lines and bars."""
+"""Coordinates of charts, which the page template draws as SVG: ticks, lines and bars."""
 
 from __future__ import annotations
 
@@ -9,72 +9,78 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.measure.survey import BINS, PER_UNIT, Margins
+from streammiml.measure.full_evaluation import BINS, PER_UNIT, Margins
 
 I64 = NDArray[np.int64]
 
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 34
 MOST_POINTS = 400
+"""Upper limit for the points of one line."""
 BARS = 48
-"""Bars of a histogram at most."""
+"""Approximate upper limit for the bars of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis: where, and what it says."""
+    """A mark on an axis: its coordinate and its text."""
 
     at: float
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One run in a chart."""
+class ChartLine:
+    """The line of one run in a chart."""
 
     name: str
     color: int
-    """Its number among the runs, so that it keeps its colour where another has no points."""
+    """Number of the run, so that it has the same colour in every chart."""
     points: str
-    """As ``polyline`` takes them."""
+    """Coordinates as the attribute ``points`` of an SVG ``polyline``."""
     last: tuple[float, float]
+    """Coordinates of the last point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over steps."""
+    """A chart with one line per run; the horizontal axis counts steps."""
 
     title: str
-    told: str
-    """The same in words, for those who do not see it."""
+    description: str
+    """The chart in words, for screen readers."""
     x_name: str
-    lines: list[Line]
+    lines: list[ChartLine]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Shares of two kinds of pairs whose margin lies in a bin."""
+    """One bar for each kind of (bag, label) pair: carried labels and other labels."""
 
     x: float
     width: float
     carried: float
-    """Height."""
+    """Height of the bar of labels that bags carry."""
     others: float
+    """Height of the bar of other labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Margins over the dummy, of labels that bags carry and of others."""
+    """Distribution of margins: scores minus the dummy label's, of carried and of other labels."""
 
-    told: str
+    description: str
+    """The histogram in words, for screen readers."""
     bars: list[Bar]
     x_ticks: list[Tick]
     threshold: float
+    """Horizontal coordinate of margin 0."""
     carried_above: float
     """Share of the carried labels above the threshold."""
     others_above: float
+    """Share of the other labels above the threshold."""
     n_carried: int
     n_others: int
 
@@ -82,12 +88,15 @@ class Histogram:
 def line_chart(
     title: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
 ) -> Chart | None:
-    """A chart of values that are not below 0 over steps; None if there is not one point."""
-    kept = [(i, name, thinned(of)) for i, (name, of) in enumerate(series) if of]
-    if not kept:
+    """Draw one line per run; None if no run has points.
+
+    ``series`` has the name of each run and its (step, value) pairs; values are at least 0.
+    """
+    drawn = [(i, name, thinned(points)) for i, (name, points) in enumerate(series) if points]
+    if not drawn:
         return None
-    x_most = max(points[-1][0] for *_, points in kept)
-    y_most = max(max(y for _, y in points) for *_, points in kept)
+    x_most = max(points[-1][0] for *_, points in drawn)
+    y_most = max(max(y for _, y in points) for *_, points in drawn)
     x_values, y_values = ticks(x_most, 4), ticks(y_most, 4)
     x_top, y_top = max(x_most, x_values[-1]), max(y_most, y_values[-1])
 
@@ -99,17 +108,17 @@ def line_chart(
         )
 
     lines = []
-    for color, name, points in kept:
+    for color, name, points in drawn:
         places = [place(x, y) for x, y in points]
-        lines.append(Line(name, color, " ".join(f"{x},{y}" for x, y in places), places[-1]))
-    told = "; ".join(
+        lines.append(ChartLine(name, color, " ".join(f"{x},{y}" for x, y in places), places[-1]))
+    description = "; ".join(
         f"{name}: {points[0][1]:.4g} at step {points[0][0]:,.0f}, "
         f"{points[-1][1]:.4g} at step {points[-1][0]:,.0f}"
-        for _, name, points in kept
+        for _, name, points in drawn
     )
     return Chart(
         title,
-        told,
+        description,
         "steps",
         lines,
         [Tick(place(x, 0)[0], compact(x)) for x in x_values],
@@ -118,24 +127,24 @@ def line_chart(
 
 
 def ticks(most: float, about: int) -> list[float]:
-    """Round numbers from 0 up to ``most`` or the first beyond it; about so many."""
+    """Return about ``about`` round, evenly spaced numbers from 0 to ``most`` or just beyond."""
     if not most > 0:
         return [0.0, 1.0]
     raw = most / about
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * each for each in (1, 2, 2.5, 5, 10) if unit * each >= raw * 0.999)
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.999)
     return [round(i * step, 12) for i in range(math.ceil(most / step - 1e-9) + 1)]
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most ``MOST_POINTS`` of them, the first and the last among these."""
+    """Keep at most ``MOST_POINTS`` points, evenly chosen; the first and the last are kept."""
     if len(points) <= MOST_POINTS:
         return list(points)
     return [points[i] for i in np.linspace(0, len(points) - 1, MOST_POINTS).astype(int).tolist()]
 
 
 def compact(number: float) -> str:
-    """``12k``, ``3.5M``: a number of steps for an axis."""
+    """Shorten a number for an axis: ``12k``, ``3.5M``."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:g}{unit}"
@@ -143,18 +152,22 @@ def compact(number: float) -> str:
 
 
 def histogram(margins: Margins) -> Histogram:
-    """Both distributions, each against its own number of pairs, over the range where they lie."""
+    """Draw the margins of carried and of other labels; each kind of bars adds up to 1.
+
+    The range covers nearly all margins and at least one unit on each side of the threshold.
+    """
     both = margins.carried + margins.others
-    # The outermost thousandths are added to the first and the last bar, lest one pair decides.
+    # The range leaves out the outermost thousandths, which the first and the last bar include:
+    # otherwise a single pair could stretch the range.
     ends = np.searchsorted(np.cumsum(both), [0.001 * both.sum(), 0.999 * both.sum()])
     low = min(int(ends[0]), BINS // 2 - PER_UNIT)
     high = max(int(ends[1]) + 1, BINS // 2 + PER_UNIT)
     per_bar = next(1 << power for power in range(12) if (high - low) >> power <= BARS)
-    # Bars end at the threshold, so that none lies on both sides of it.
+    # A bar ends at the threshold, so that no bar lies on both sides of it.
     first = -(-(BINS // 2 - low) // per_bar)
     count = first + -(-(high - BINS // 2) // per_bar)
-    shares = [_bars(part, first, count, per_bar) for part in margins]
-    top = max(max(part.max() for part in shares), 1e-12)
+    shares = [_bars(counts, first, count, per_bar) for counts in margins]
+    top = max(max(heights.max() for heights in shares), 1e-12)
     wide = WIDTH - LEFT - RIGHT
     tall = HEIGHT - TOP - BOTTOM
     bars = [
@@ -173,8 +186,8 @@ def histogram(margins: Margins) -> Histogram:
 
     step = ticks(right - left, 6)[1]
     marks = np.arange(math.ceil(left / step), math.floor(right / step) + 1) * step
-    above = [_share_above(part) for part in margins]
-    n_carried, n_others = (int(part.sum()) for part in margins)
+    above = [_share_above(counts) for counts in margins]
+    n_carried, n_others = (int(counts.sum()) for counts in margins)
     return Histogram(
         f"{above[0]:.1%} of {n_carried:,} labels that bags carry score above the dummy label, and "
         f"{above[1]:.2%} of {n_others:,} that they do not carry",
@@ -189,11 +202,12 @@ def histogram(margins: Margins) -> Histogram:
 
 
 def _bars(counts: I64, first: int, count: int, per_bar: int) -> NDArray[np.float64]:
-    """Shares of all pairs in each bar; what lies beyond is in the outermost ones."""
+    """Share of all pairs in each bar; the outermost bars include the pairs beyond them."""
     start = BINS // 2 - first * per_bar
     place = np.clip((np.arange(BINS) - start) // per_bar, 0, count - 1)
     return np.bincount(place, counts, minlength=count) / max(int(counts.sum()), 1)
 
 
 def _share_above(counts: I64) -> float:
+    """Share of the pairs whose margin is not below 0."""
     return float(counts[BINS // 2 :].sum() / max(int(counts.sum()), 1))

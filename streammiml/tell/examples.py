@@ -1,4 +1,4 @@
-"""Bags to look at: which rows spoke for which labels, and what the sub-concepts hold."""
+"""Example bags on a page: their key instances, and typical bags of each sub-concept."""
 
 from __future__ import annotations
 
@@ -10,109 +10,121 @@ import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.views import Bags
-from streammiml.measure.concepts import Concepts
 from streammiml.measure.predict import predict_bags
+from streammiml.measure.subconcepts import SubconceptSummary
 from streammiml.model import Model
-from streammiml.tell.pictures import picture
+from streammiml.tell.png import image_url
 
 TYPICAL = 6
-"""Bags remembered of each sub-concept."""
+"""Typical bags kept for each sub-concept."""
 LABELS_SHOWN = 40
-"""Labels whose sub-concepts are shown, those predicted most often."""
+"""Upper limit for the labels whose sub-concepts are shown: the labels predicted most often."""
 TYPICAL_BAGS, DRAWN_BAGS = 6, 6
+"""Numbers of example bags: typical bags of frequent labels, and bags spread over the store."""
 ROWS_SHOWN = 16
+"""Upper limit for the rows shown of a bag."""
 NAMES_SHOWN = 8
-"""Labels named of a kind, those of the highest scores."""
+"""Upper limit for a list of label names: the labels with the highest scores."""
 WORDS_SHOWN = 12
-"""Names of features that stand for a row, those of the largest values."""
+"""Upper limit for the feature names that describe a row: the features with the largest values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A row as a page shows it."""
+class ShownRow:
+    """A row as the page shows it."""
 
     number: int
+    """Number of the row in its bag."""
     picture: str | None
+    """The row as the URL of an image, where rows are images."""
     words: list[str]
-    """Names of its largest features, where the store has names and rows are no images."""
+    """Names of the largest features, if the store has feature names and rows are not images."""
     keys: list[str] = field(default_factory=list)
-    """Labels that it spoke for."""
+    """Labels whose key instance this row is."""
     label: str | None = None
-    """Its own, where the store knows."""
+    """Label of the row itself, if the store has row labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A bag with what was predicted for it."""
+    """A bag and the labels predicted for it."""
 
     bag_id: str
-    rows: list[Row]
+    rows: list[ShownRow]
     n_rows: int
     right: list[str]
+    """Labels that are predicted and carried."""
     wrong: list[str]
-    """Predicted and not carried."""
+    """Labels that are predicted and not carried."""
     missed: list[str]
+    """Labels that are carried and not predicted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concept:
-    """A sub-concept that holds bags."""
+    """A sub-concept that holds at least one bag."""
 
     number: int
     n_bags: int
     share: float
+    """Share of the bags with the predicted label that belong to this sub-concept."""
     precision: float
-    """Share of its bags that carry the label."""
-    typical: list[tuple[str, Row]]
-    """Bags, by their names, and their key rows."""
+    """Share of these bags that carry the label."""
+    typical: list[tuple[str, ShownRow]]
+    """Ids and key instances of the most typical bags."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelConcepts:
-    """The sub-concepts of a label, the largest first."""
+    """The sub-concepts of a label, sorted by number of bags, largest first."""
 
     name: str
     n_bags: int
     concepts: list[Concept]
     n_empty: int
+    """Number of sub-concepts that hold no bag."""
 
 
 class Viewer:
-    """Makes rows of a store something to look at."""
+    """Turns rows of a store into images or words.
+
+    ``names`` are the names of labels; ``shape`` is the shape of a row as an image, or None.
+    """
 
     def __init__(self, store: Bags, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
         self.store, self.names, self.shape = store, names, shape
         self._low, self._high = 0.0, 1.0
 
     def fit(self, block: BagBlock) -> None:
-        """Take black and white from the values of these bags, for all pictures of a page."""
+        """Set the range of brightness, for all images of a page, to the values of these bags."""
         values = block.rows.values if isinstance(block.rows, SparseRows) else block.rows
         if values.size:
             self._low, self._high = min(0.0, float(values.min())), float(values.max())
 
     def named(self, labels: Sequence[int]) -> list[str]:
-        """Names of the first labels, and how many there are besides."""
+        """Names of the first labels; the last entry says how many more there are."""
         names = [self.names[label] for label in labels[:NAMES_SHOWN]]
         more = len(labels) - len(names)
         return [*names, f"… and {more:,} more"] if more else names
 
-    def rows(self, block: BagBlock, bag: int, wanted: Sequence[int]) -> dict[int, Row]:
-        """These rows of a bag of a block."""
-        found = {}
+    def rows(self, block: BagBlock, bag: int, numbers: Sequence[int]) -> dict[int, ShownRow]:
+        """Rows with these numbers of a bag of a block, by number."""
+        rows = {}
         offset = int(block.bag_offsets[bag])
-        for number in wanted:
+        for number in numbers:
             label = None
             if block.row_labels is not None and block.row_labels[offset + number] >= 0:
                 label = self.names[block.row_labels[offset + number]]
             dense = _dense(block, offset + number) if self.shape is not None else None
-            shown = None
+            url = None
             if dense is not None and self.shape is not None:
-                shown = picture(dense, self.shape, self._low, self._high)
-            words = [] if shown is not None else self._words(block, offset + number)
-            found[number] = Row(number, shown, words, [], label)
-        return found
+                url = image_url(dense, self.shape, self._low, self._high)
+            words = [] if url is not None else self._words(block, offset + number)
+            rows[number] = ShownRow(number, url, words, [], label)
+        return rows
 
     def _words(self, block: BagBlock, row: int) -> list[str]:
+        """Names of the features with the largest absolute values, without zeros."""
         features = self.store.feature_names
         if features is None:
             return []
@@ -127,6 +139,7 @@ class Viewer:
 
 
 def _dense(block: BagBlock, row: int) -> Any:
+    """Return a row of a block as a dense array."""
     rows = block.rows
     if not isinstance(rows, SparseRows):
         return rows[row]
@@ -136,30 +149,29 @@ def _dense(block: BagBlock, row: int) -> Any:
     return out
 
 
-def most_predicted(concepts: Concepts) -> list[int]:
-    """Labels predicted for any bag, the most frequent first."""
+def most_predicted(concepts: SubconceptSummary) -> list[int]:
+    """Labels that are predicted for at least one bag, the most frequent first."""
     counts = concepts.predicted.sum(axis=1)
     order = np.argsort(-counts, kind="stable")
     return [int(label) for label in order if counts[label]]
 
 
-def subconcepts(viewer: Viewer, found: Concepts) -> list[LabelConcepts]:
-    """What the sub-concepts of the most frequent labels hold."""
-    labels = most_predicted(found)[:LABELS_SHOWN]
-    k = found.predicted.shape[1]
+def subconcepts(viewer: Viewer, summary: SubconceptSummary) -> list[LabelConcepts]:
+    """Describe the sub-concepts of the labels that are predicted most often."""
+    labels = most_predicted(summary)[:LABELS_SHOWN]
+    k = summary.predicted.shape[1]
     out = []
     for label in labels:
-        counts = found.predicted[label]
+        counts = summary.predicted[label]
         concepts = []
         for sub in np.argsort(-counts, kind="stable").tolist():
             if not counts[sub]:
                 continue
-            here = found.typical.at(label * k + sub)
+            entries = summary.typical.at(label * k + sub)
             typical = []
-            for bag, row in zip(
-                found.typical.bag[here].tolist(), found.typical.row[here].tolist(), strict=True
-            ):
-                # One bag at a time: there are many, and each may be long.
+            bags, rows = summary.typical.bag[entries], summary.typical.row[entries]
+            for bag, row in zip(bags.tolist(), rows.tolist(), strict=True):
+                # One bag at a time: all of them together may not fit into memory.
                 shown = viewer.rows(viewer.store.read(bag, bag + 1), 0, [row])[row]
                 typical.append((viewer.store.bag_ids(bag, bag + 1)[0], shown))
             concepts.append(
@@ -167,7 +179,7 @@ def subconcepts(viewer: Viewer, found: Concepts) -> list[LabelConcepts]:
                     sub,
                     int(counts[sub]),
                     float(counts[sub] / counts.sum()),
-                    float(found.right[label, sub] / counts[sub]),
+                    float(summary.right[label, sub] / counts[sub]),
                     typical,
                 )
             )
@@ -177,13 +189,13 @@ def subconcepts(viewer: Viewer, found: Concepts) -> list[LabelConcepts]:
     return out
 
 
-def chosen_bags(store: Bags, found: Concepts) -> list[int]:
-    """The most typical bags of the most frequent labels, then as many evenly from all bags."""
-    k = found.predicted.shape[1]
+def chosen_bags(store: Bags, summary: SubconceptSummary) -> list[int]:
+    """Choose typical bags of the most frequent labels, then bags spread evenly over the store."""
+    k = summary.predicted.shape[1]
     bags: dict[int, None] = {}
-    for label in most_predicted(found):
-        sub = int(found.predicted[label].argmax())
-        bags.setdefault(int(found.typical.bag[found.typical.at(label * k + sub)][0]))
+    for label in most_predicted(summary):
+        sub = int(summary.predicted[label].argmax())
+        bags.setdefault(int(summary.typical.bag[summary.typical.at(label * k + sub)][0]))
         if len(bags) == TYPICAL_BAGS:
             break
     for i in range(DRAWN_BAGS):
@@ -192,18 +204,19 @@ def chosen_bags(store: Bags, found: Concepts) -> list[int]:
 
 
 def examples(viewer: Viewer, model: Model, bags: Sequence[int]) -> list[Example]:
-    """These bags; where there are too many rows to show, key rows and the first others."""
+    """Predict these bags; of long bags, show only key instances and the first other rows."""
     block = viewer.store.read_bags(bags)
     viewer.fit(block)
-    found = predict_bags(model, block)
+    predictions = predict_bags(model, block)
     out = []
     for i, bag in enumerate(bags):
-        scores = found.scores[i]
-        chosen = found.labels[i]
+        scores = predictions.scores[i]
+        chosen = predictions.labels[i]
         order = np.argsort(-scores[chosen], kind="stable")
         predicted = chosen[order].tolist()
+        key_rows = predictions.key_instances[i][order].tolist()
         keys: dict[int, list[int]] = {}
-        for label, row in zip(predicted, found.key_instances[i][order].tolist(), strict=True):
+        for label, row in zip(predicted, key_rows, strict=True):
             keys.setdefault(row, []).append(label)
         n_rows = int(block.bag_offsets[i + 1] - block.bag_offsets[i])
         others = [row for row in range(n_rows) if row not in keys]
@@ -214,15 +227,15 @@ def examples(viewer: Viewer, model: Model, bags: Sequence[int]) -> list[Example]
                 rows[row].keys.extend(viewer.named(labels))
         true = block.labels_of(i)
         true = true[np.argsort(-scores[true], kind="stable")].tolist()
-        carried, given = set(true), set(predicted)
+        carried, predicted_labels = set(true), set(predicted)
         out.append(
             Example(
                 viewer.store.bag_ids(bag, bag + 1)[0],
                 list(rows.values()),
                 n_rows,
-                viewer.named([each for each in predicted if each in carried]),
-                viewer.named([each for each in predicted if each not in carried]),
-                viewer.named([each for each in true if each not in given]),
+                viewer.named([label for label in predicted if label in carried]),
+                viewer.named([label for label in predicted if label not in carried]),
+                viewer.named([label for label in true if label not in predicted_labels]),
             )
         )
     return out

@@ -1,4 +1,4 @@
-"""``explain``: tables of key instances and sub-concepts, and pictures where rows are images."""
+"""``explain``: key instances and sub-concepts as tables, and as contact sheets of image rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from typing import Any
 
 from streammiml.errors import StreammimlError
 from streammiml.measure.explain import explain_store
-from streammiml.measure.scored import ModelLike, StoreLike, opened
+from streammiml.measure.scoring import (
+    ModelLike,
+    ScoreOptions,
+    StoreLike,
+    Watch,
+    open_model_and_store,
+)
 
 
 def explain(
@@ -19,45 +25,64 @@ def explain(
     out: str | os.PathLike[str],
     *,
     image: str | None = None,
+    typical: int = 10,
+    jsonl: bool = False,
+    watch: Watch = lambda _: None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Write why each label was predicted, and say what the sub-concepts of each hold.
+    """Write why each label was predicted, and return what the sub-concepts of each label hold.
 
-    See :func:`~streammiml.measure.explain.explain_store` for what is written, and for the options.
+    See :func:`~streammiml.measure.explain.explain_store` for the files.
 
     Parameters
     ----------
     model
         A model, or the path of a run folder or model file.
     store
-        A store, several, or a view, or their paths.
+        A store, several stores, a view, or their paths.
     out
         Folder for the explanations, new or begun with the same model, store and settings.
     image
-        Rows are images of this size, ``28x28`` or ``32x32x3``: draw contact sheets of them, of the
-        sub-concepts of each label and of key instances.
+        Size of the images that rows hold, ``28x28`` or ``32x32x3``. If given, contact sheets are
+        drawn: one for the sub-concepts of each label, and one for key instances.
+    typical
+        Number of bags that are listed for each sub-concept, the highest scores first.
+    jsonl
+        Also write the key instances of every bag as JSON lines.
+    watch
+        Called with the progress at the start and after each task.
     options
-        ``typical``: bags named for each sub-concept (10). ``jsonl``: the key instances of every bag
-        as JSON lines too. ``threads``, ``workers``, ``scheduler``,
-        ``worker_memory``, ``block_bytes``, ``watch``: as in :func:`~streammiml.predict`.
+        ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``: as in
+        :func:`~streammiml.predict`.
 
     Examples
     --------
-    >>> said = sm.explain("run", "test.zarr", "why")
-    >>> [label["name"] for label in said["labels"]]
+    >>> summary = sm.explain("run", "test.zarr", "why")
+    >>> [label["name"] for label in summary["labels"]]
     ['dog', 'car', 'tree']
-    >>> sorted(said["labels"][0]["subconcepts"][0]["typical"][0])
+    >>> sorted(summary["labels"][0]["subconcepts"][0]["typical"][0])
     ['bag', 'bag_id', 'row', 'score']
     """
-    model, store = opened(model, store)
+    score_options = ScoreOptions(**options)
+    model, store = open_model_and_store(model, store)
+    draw = None
     if image is not None:
         shape = image_shape(image, store.n_features)
-        options["draw"] = partial(_sheets().draw_sheets, model=model, store=store, shape=shape)
-    return explain_store(model, store, out, **options)
+        draw = partial(_contact_sheets().draw_sheets, model=model, store=store, shape=shape)
+    return explain_store(
+        model,
+        store,
+        out,
+        typical=typical,
+        jsonl=jsonl,
+        draw=draw,
+        options=score_options,
+        watch=watch,
+    )
 
 
 def image_shape(text: str, n_features: int) -> tuple[int, ...]:
-    """Height, width and perhaps channels of ``28x28`` or ``32x32x3``; must fill a row exactly."""
+    """Parse ``28x28`` or ``32x32x3``; refuse an image that has another size than a row."""
     if not re.fullmatch(r"[1-9]\d{0,4}x[1-9]\d{0,4}(x[34])?", text):
         raise StreammimlError(f"image must be a size such as 28x28 or 32x32x3, got {text!r}")
     shape = tuple(int(number) for number in text.split("x"))
@@ -69,9 +94,9 @@ def image_shape(text: str, n_features: int) -> tuple[int, ...]:
     return shape
 
 
-def _sheets() -> Any:
-    try:  # Loaded late: an extra that only pictures need.
-        return import_module("streammiml.tell.sheets")
+def _contact_sheets() -> Any:
+    try:  # Imported here: matplotlib is an optional extra.
+        return import_module("streammiml.tell.contact_sheets")
     except ImportError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise

@@ -2,18 +2,18 @@
 (() => {
   const root = document.documentElement;
   const radios = [...document.querySelectorAll('input[name="theme"]')];
-  const use = (theme) => {
+  const showTheme = (theme) => {
     if (theme === "auto") delete root.dataset.theme;
     else root.dataset.theme = theme;
     for (const radio of radios) radio.checked = radio.value === theme;
   };
-  // A page opened from disk may not be allowed to remember anything.
-  let kept = null;
-  try { kept = localStorage.getItem("streammiml-theme"); } catch { /* not remembered */ }
-  if (["auto", "light", "dark"].includes(kept)) use(kept);
+  // The browser may not let a page opened from disk use its storage.
+  let saved = null;
+  try { saved = localStorage.getItem("streammiml-theme"); } catch { /* no storage */ }
+  if (["auto", "light", "dark"].includes(saved)) showTheme(saved);
   for (const radio of radios) radio.addEventListener("change", () => {
-    use(radio.value);
-    try { localStorage.setItem("streammiml-theme", radio.value); } catch { /* not remembered */ }
+    showTheme(radio.value);
+    try { localStorage.setItem("streammiml-theme", radio.value); } catch { /* no storage */ }
   });
 
   const PAGE = {{ rows_a_page }};
@@ -30,20 +30,20 @@
     let column = 1, direction = -1, first = 0, shown = rows;
 
     const cell = (value, i) => {
-      const made = document.createElement(i ? "td" : "th");
-      if (i) made.className = "number"; else made.scope = "row";
+      const element = document.createElement(i ? "td" : "th");
+      if (i) element.className = "number"; else element.scope = "row";
       const kind = heads[i].dataset.kind;
-      made.textContent = kind === "text" ? value : kind === "count" ? count.format(value) : value.toFixed(3);
-      return made;
+      element.textContent = kind === "text" ? value : kind === "count" ? count.format(value) : value.toFixed(3);
+      return element;
     };
     const draw = () => {
-      const part = shown.slice(first, first + PAGE).map((row) => {
+      const lines = shown.slice(first, first + PAGE).map((row) => {
         const line = document.createElement("tr");
         line.append(...row.map(cell));
         return line;
       });
-      body.replaceChildren(...part);
-      box.querySelector(".place").textContent = shown.length === 0 ? "no label fits"
+      body.replaceChildren(...lines);
+      box.querySelector(".place").textContent = shown.length === 0 ? "no label matches"
         : `${count.format(first + 1)} to ${count.format(Math.min(first + PAGE, shown.length))} of ${count.format(shown.length)}`;
       back.disabled = first === 0;
       on.disabled = first + PAGE >= shown.length;
@@ -60,10 +60,10 @@
       draw();
     };
     heads.forEach((head, i) => head.querySelector("button").addEventListener("click", () => {
-      // Names begin with A, numbers with the highest; the same again turns round.
+      // Names sort from A, numbers from the highest; a second click on a column reverses the order.
       direction = i === column ? -direction : i ? -1 : 1;
       column = i;
-      for (const each of heads) each.setAttribute("aria-sort", "none");
+      for (const th of heads) th.setAttribute("aria-sort", "none");
       head.setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
       choose();
     }));

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its style, its script and its pictures inside."""
+"""The page: one HTML file that contains its style, script and images."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from streammiml.tell import charts
 
 ROWS_A_PAGE = 50
-"""Rows of the table of labels that are seen at a time."""
+"""Rows of the table of labels that are visible at a time."""
 
 
 def render(content: Mapping[str, Any]) -> str:
-    """Fill the template; everything that comes from data is escaped."""
+    """Fill the template; every value is escaped."""
     environment = Environment(
         loader=PackageLoader("streammiml.tell", "."),
         autoescape=True,
@@ -37,17 +37,17 @@ def render(content: Mapping[str, Any]) -> str:
 
 
 def share(value: float) -> str:
-    """``12.3 %``."""
+    """Format a share: ``12.3 %``."""
     return f"{100 * value:.1f} %"
 
 
 def figure(value: float | None) -> str:
-    """Four places, or a word for what is not defined."""
+    """Format a figure with four decimals; None is ``undefined``."""
     return "undefined" if value is None else f"{value:.4f}"
 
 
 def spoken(name: str) -> str:
-    """A name of the code as people write it."""
+    """Write the name of a metric as words: ``f1_at_3`` becomes ``F1 at 3``."""
     return (
         name.replace("_at_", " at ").replace("_", " ").replace("f1", "F1").replace("ndcg", "nDCG")
     )

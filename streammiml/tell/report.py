@@ -1,31 +1,34 @@
-"""``report``: one page on one run or several, made of what their folders and a store say."""
+"""``report``: one page about one or several runs, from their folders and a scored store."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.atomic import save_whole
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
 from streammiml.learn.holdout import Holdout
+from streammiml.measure.full_evaluation import FullEvaluation, evaluate_fully
 from streammiml.measure.registry import METRICS
-from streammiml.measure.scored import StoreLike
-from streammiml.measure.survey import survey
-from streammiml.model import write_whole
+from streammiml.measure.scoring import ScoreOptions, StoreLike, Watch
+from streammiml.model import Model
 from streammiml.tell.charts import histogram
 from streammiml.tell.examples import TYPICAL, Viewer, chosen_bags, examples, subconcepts
 from streammiml.tell.explain import image_shape
-from streammiml.tell.figures import figures, label_tables, learning_curves, metric_names
-from streammiml.tell.runs import RunRecord, read_run
-from streammiml.tell.telling import Seen, Told, tell
+from streammiml.tell.run_record import RunRecord, read_run
+from streammiml.tell.run_summary import RunSummary, ScoredStore, summarize
+from streammiml.tell.tables import figure_columns, label_tables, learning_curves, metric_names
 
 PAGE = "report.html"
 MARK = b'<meta name="generator" content="streammiml report">'
+"""Line near the beginning of every page; only files that contain it are replaced."""
 
 
 def report(
@@ -36,36 +39,42 @@ def report(
     image: str | None = None,
     title: str | None = None,
     others: Mapping[str, Mapping[str, float]] | None = None,
+    watch: Watch = lambda _: None,
     **options: Any,
 ) -> Path:
-    """Write one page that needs no network on one run or several, and return its path.
+    """Write a page about one or several runs and return its path; the page needs no network.
 
-    A run that is still going on, or was killed, is told as far as it got.
+    For a run that is not finished, the page shows how far the run got.
 
     Parameters
     ----------
     runs
-        Folder of a run, or several to stand side by side.
+        Folder of a run, or several folders, whose runs are then shown side by side.
     out
-        The page; one that an earlier report wrote is replaced.
+        Path of the page; a page that an earlier report wrote is replaced.
     store
-        Store whose bags are scored, the same for all runs; best one that no run has seen. Unless
-        given, each run is scored on the bags that its early stopping looked at, if they are found.
+        Store whose bags are scored by the models of all runs; preferably one that no run was
+        trained on. Without it, each run is scored on the bags that it held out for early stopping.
     image
-        Rows are images of this size, ``28x28`` or ``32x32x3``: show them.
+        Size of the images that rows hold, ``28x28`` or ``32x32x3``; the page then shows them.
     title
-        Of the page.
+        Title of the page.
     others
-        Figures of other methods on the same bags, by name, to stand beside those of the runs.
+        Figures of other methods on the same bags, by method and metric, for comparison.
+    watch
+        Called with the progress at the start and after each task.
     options
-        ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``, ``watch``: as
-        in :func:`~streammiml.evaluate`.
+        ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``: as in
+        :func:`~streammiml.evaluate`.
 
     Examples
     --------
     >>> sm.report("run", "page.html", store="test.zarr").name
     'page.html'
     """
+    evaluate = partial(
+        evaluate_fully, typical=TYPICAL, options=ScoreOptions(**options), watch=watch
+    )
     paths = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not paths:
         raise StreammimlError("a report needs the folder of a run")
@@ -76,45 +85,49 @@ def report(
     common = None if store is None else store if isinstance(store, Bags) else open_store(store)
     if common is not None and image is not None:
         image_shape(image, common.n_features)
-    told: list[Told] = []
+    summaries: list[RunSummary] = []
     for name, record in zip(_names(paths), records, strict=True):
-        # Of a common store, runs show the bags that the first of them chose.
-        shown = next(
-            (each.seen.bags for each in told if common is not None and each.seen.bags), None
-        )
-        told.append(tell(name, record, _look(record, common, image, shown, options)))
+        # With a common store, all runs show the bags that were chosen for the first run.
+        bags = None
+        if common is not None:
+            bags = next((run.scored.bags for run in summaries if run.scored.bags), None)
+        scored = _score(record, common, image, bags, evaluate)
+        summaries.append(summarize(name, record, scored))
+    fingerprints = {run.scored.store.fingerprint for run in summaries if run.scored.store}
     content = {
-        "title": title or "Report on " + ", ".join(each.name for each in told),
+        "title": title or "Report on " + ", ".join(run.name for run in summaries),
         "version": version("streammiml"),
-        "runs": told,
-        "charts": learning_curves(told),
-        "figures": figures(told, others or {}),
-        "metric_names": metric_names(told),
+        "runs": summaries,
+        "charts": learning_curves(summaries),
+        "figures": figure_columns(summaries, others or {}),
+        "metric_names": metric_names(summaries),
         "better": {name: metric.better for name, metric in METRICS.items()},
-        "same_bags": len({each.seen.store.fingerprint for each in told if each.seen.store}) <= 1,
-        "tables": label_tables(told),
+        "same_bags": len(fingerprints) <= 1,
+        "tables": label_tables(summaries),
         "is_image": image is not None,
     }
-    write_whole(out, [page.render(content).encode()])
+    save_whole(out, [page.render(content).encode()])
     return out
 
 
 def check_replaceable(out: Path) -> None:
-    """Refuse to write over anything but an earlier page, and where nothing can be written."""
+    """Refuse to replace anything but an earlier page; refuse a path in a missing folder."""
     if out.is_dir():
         raise StreammimlError(f"{out} is a folder; name a file for the page: {out / PAGE}")
     if not out.parent.is_dir():
-        raise StreammimlError(f"{out.parent} is no folder, so {out} cannot be written; make it")
+        raise StreammimlError(
+            f"{out.parent} is not a folder, so {out} cannot be written; make the folder"
+        )
     if out.exists():
         with out.open("rb") as file:
             if MARK not in file.read(1024):
                 raise StreammimlError(
-                    f"{out} exists and is no page of an earlier report; name another file"
+                    f"{out} exists and is not a page of an earlier report; name another file"
                 )
 
 
 def _page() -> Any:
-    try:  # Loaded late: an extra that only pages need.
+    try:  # Imported here: jinja2 is an optional extra.
         return import_module("streammiml.tell.page")
     except ImportError as error:
         if not (error.name or "").startswith("jinja2"):
@@ -123,7 +136,7 @@ def _page() -> Any:
 
 
 def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Last parts of the paths, or as much of their ends as tells them apart."""
+    """Name runs by the last part of their paths, or by more parts where names would be equal."""
     parts = [Path(path).absolute().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-length:]) for part in parts]
@@ -132,69 +145,77 @@ def _names(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     return names
 
 
-def _look(
+def _score(
     record: RunRecord,
     common: Bags | None,
     image: str | None,
     bags: list[int] | None,
-    options: Mapping[str, Any],
-) -> Seen:
-    """Score a store with the run's model; the common one must fit, another may be gone."""
+    evaluate: Callable[[Model, Bags], FullEvaluation],
+) -> ScoredStore:
+    """Score the common store, or else the held-out bags, with the model of a run.
+
+    A common store that does not fit the model is refused. Without a model, or without held-out
+    bags, the result has only a note that says why.
+    """
     if record.model is None:
-        return Seen(
-            "This run has no finished model yet: figures, labels and key instances come with it. "
-            "streammiml train with --resume goes on."
+        return ScoredStore(
+            "This run has no finished model yet, so there are no figures, labels and key "
+            "instances. streammiml train with --resume continues the run."
         )
     if common is not None:
-        store, what = common, f"All {common.n_bags:,} bags of {common.name}."
+        store, note = common, f"All {common.n_bags:,} bags of {common.name}."
     else:
-        found = _own_bags(record)
-        if isinstance(found, str):
-            return Seen(found)
-        store, what = found
+        held_out = _held_out_bags(record)
+        if isinstance(held_out, str):
+            return ScoredStore(held_out)
+        store, note = held_out
     shape = image_shape(image, store.n_features) if image is not None else None
-    made = survey(record.model, store, typical=TYPICAL, **options)
+    figures = evaluate(record.model, store)
     names = store.label_names or record.model.label_names
     viewer = Viewer(store, names or [str(i) for i in range(store.n_labels)], shape)
-    bags = bags or chosen_bags(store, made.concepts)
-    # First, since they settle how dark pictures are.
+    bags = bags or chosen_bags(store, figures.subconcepts)
+    # Examples come first: they set the range of brightness for all images of the page.
     shown = examples(viewer, record.model, bags)
-    return Seen(
-        what,
+    return ScoredStore(
+        note,
         store,
-        made,
-        histogram(made.margins),
-        subconcepts(viewer, made.concepts),
+        figures,
+        histogram(figures.margins),
+        subconcepts(viewer, figures.subconcepts),
         shown,
         bags,
     )
 
 
-def _own_bags(record: RunRecord) -> tuple[Bags, str] | str:
-    """The bags that early stopping looked at, in words too; or why there are none."""
-    way_out = "Give --store to score the bags of a store with this model."
+def _held_out_bags(record: RunRecord) -> tuple[Bags, str] | str:
+    """Open the bags that the run held out, with a note about them; or say why there are none."""
+    advice = "Give --store to score the bags of a store with this model."
     settings = record.settings
-    apart = settings.get("validation_store")
+    validation_store = settings.get("validation_store")
     share = settings.get("validation", 0.0)
-    if apart is None and not share:
-        return f"This run held out no bags, so there are none to score. {way_out}"
-    if apart is None and record.origin is None:
-        return f"The run does not say where its store is. {way_out}"
-    places = apart.split(",") if apart is not None else list(record.origin.stores)  # type: ignore[union-attr]
+    if validation_store is None and not share:
+        return f"This run held out no bags, so there are none to score. {advice}"
+    if validation_store is not None:
+        paths, key = validation_store.split(","), "validation_fingerprint"
+    elif record.origin is not None:
+        paths, key = list(record.origin.stores), "fingerprint"
+    else:
+        return f"The run does not say where its store is. {advice}"
     try:
-        store = open_store(places)
+        store = open_store(paths)
     except StoreError:
-        return f"The store {', '.join(places)} cannot be opened any more. {way_out}"
-    wanted = settings.get("fingerprint" if apart is None else "validation_fingerprint")
-    if store.fingerprint != wanted:
+        return f"The store {', '.join(paths)} can no longer be opened. {advice}"
+    recorded = settings.get(key)
+    if store.fingerprint != recorded:
         return (
             f"The store {store.name} is not what it was when this run began: its fingerprint is "
-            f"{store.fingerprint} and not {wanted}. {way_out}"
+            f"{store.fingerprint} and not {recorded}. {advice}"
         )
-    held = Holdout.of_all(store.n_bags) if apart is not None else Holdout.of(share, store.n_bags)
-    view = store.view(held.bags)
+    all_bags = validation_store is not None
+    holdout = Holdout.of_all(store.n_bags) if all_bags else Holdout.of(share, store.n_bags)
+    view = store.view(holdout.bags)
     return view, (
         f"The {view.n_bags:,} bags of {store.name} that were held out. Early stopping chose the "
-        "model by their ranking loss, so it flatters slightly; bags of another store (--store) "
-        "do not."
+        "model by their ranking loss, so figures on these bags are slightly too good; give "
+        "--store with other bags for unbiased figures."
     )

@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to by its own protocol; what a page did wrong is kept."""
+"""A headless Chromium, controlled by its DevTools protocol; it collects errors of the page."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 SECONDS = 60
 
 
-def found() -> str | None:
-    """The browser's program, or None."""
+def browser_path() -> str | None:
+    """Path of the browser's program; None if there is none."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -32,7 +32,7 @@ class Browser:
         self._runner = asyncio.Runner()
         self._number = 0
         self.complaints: list[str] = []
-        """Errors that were logged or thrown, and what was refused."""
+        """Errors and warnings that the page logged, threw or caused."""
         self.requests: list[str] = []
         """Addresses that were asked for."""
 
@@ -42,7 +42,7 @@ class Browser:
         # A container's root may not make sandboxes; the page is our own.
         words += ["--no-sandbox", "--disable-dev-shm-usage", "about:blank"]
         self._process = subprocess.Popen(
-            [str(found()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(browser_path()), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
             self._socket = self._runner.run(self._connected())
@@ -76,7 +76,7 @@ class Browser:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         while True:
             with opener.open(address) as answer:
-                tabs = [each for each in json.load(answer) if each["type"] == "page"]
+                tabs = [tab for tab in json.load(answer) if tab["type"] == "page"]
             if tabs:
                 break
             assert time.monotonic() < end, "the browser has no tab"
@@ -84,7 +84,7 @@ class Browser:
         return await websocket_connect(tabs[0]["webSocketDebuggerUrl"], max_message_size=256 << 20)
 
     def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command, and note what happens until its answer."""
+        """Send a command and return its answer; events until then are noted."""
         self._number += 1
         return self._runner.run(self._asked(self._number, method, params))
 
@@ -95,12 +95,12 @@ class Browser:
         while True:
             text = await asyncio.wait_for(self._socket.read_message(), SECONDS)
             assert text is not None, "the browser hung up"
-            said = json.loads(text)
-            if said.get("id") == number:
-                assert "error" not in said, said
-                found: dict[str, Any] = said["result"]
-                return found
-            self._note(said.get("method", ""), said.get("params", {}))
+            message = json.loads(text)
+            if message.get("id") == number:
+                assert "error" not in message, message
+                result: dict[str, Any] = message["result"]
+                return result
+            self._note(message.get("method", ""), message.get("params", {}))
 
     def _note(self, event: str, params: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
@@ -113,7 +113,7 @@ class Browser:
             self.requests.append(params["request"]["url"])
 
     def open(self, path: Path) -> None:
-        """Load a file and wait until it is whole."""
+        """Load a file and wait until it is complete."""
         self.ask("Page.navigate", url=path.absolute().as_uri())
         end = time.monotonic() + SECONDS
         while self.run("document.readyState + location.protocol") != "completefile:":
@@ -121,13 +121,13 @@ class Browser:
             time.sleep(0.05)
 
     def run(self, script: str) -> Any:
-        """What an expression gives."""
-        said = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in said, said["exceptionDetails"]
-        return said["result"].get("value")
+        """Value of a JavaScript expression."""
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """A key, as a person would: on whatever has the focus."""
+        """Press a key; the focused element gets it."""
         codes = {"Enter": 13, "Tab": 9, " ": 32, "ArrowRight": 39}
         text = {"Enter": "\r", " ": " "}.get(key, "")
         common = {"key": key, "windowsVirtualKeyCode": codes[key]}
@@ -135,11 +135,11 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type="keyUp", **common)
 
     def write(self, text: str) -> None:
-        """Text into whatever has the focus."""
+        """Insert text into the focused element."""
         self.ask("Input.insertText", text=text)
 
     def prefers(self, scheme: str) -> None:
-        """Let the system want ``light`` or ``dark``."""
+        """Set the colour scheme of the system: ``light`` or ``dark``."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.ask("Emulation.setEmulatedMedia", features=features)
 
@@ -155,12 +155,12 @@ class Browser:
 
     def screenshot(self, path: Path) -> None:
         """Write the whole page as PNG."""
-        said = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(said["data"]))
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
 
 
 def screenshots(page: Path, out: Path) -> None:
-    """The page as people will see it, to look at: light, dark, and on a phone."""
+    """Save screenshots of a page: light, dark, and on a phone."""
     with Browser() as browser:
         for name, scheme, width in (
             ("light", "light", 1200),

@@ -19,8 +19,7 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        self.tags.append((tag, found))
+        self.tags.append((tag, dict(attrs)))
         self.addresses += [v for k, v in attrs if k in ("src", "href", "xlink:href") and v]
         if tag in ("script", "style"):
             self._inside.append(tag)
@@ -35,15 +34,21 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """What a reader reads, white space made one."""
+        """The visible text, with runs of white space as one space."""
         return " ".join(" ".join(self.words).split())
 
     @property
     def label_rows(self) -> list:
         """The rows of each table of labels."""
-        found = re.findall(r'<script type="application/json" class="rows">(.*?)</script>', self.raw)
-        return [json.loads(each) for each in found]
+        tables = re.findall(
+            r'<script type="application/json" class="rows">(.*?)</script>', self.raw
+        )
+        return [json.loads(rows) for rows in tables]
 
     def with_class(self, name: str) -> list[dict[str, str | None]]:
         """Attributes of the elements of a class."""
-        return [of for _, of in self.tags if name in (of.get("class") or "").split()]
+        return [
+            attributes
+            for _, attributes in self.tags
+            if name in (attributes.get("class") or "").split()
+        ]

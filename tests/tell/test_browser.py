@@ -8,11 +8,11 @@ import streammiml as sm
 from tests.measure.models import made_model
 from tests.planted import planted
 from tests.stores import write_store
-from tests.tell.browser import Browser, found
+from tests.tell.browser import Browser, browser_path
 
 pytest.importorskip("jinja2", reason="pages need jinja2")
 pytestmark = pytest.mark.skipif(
-    found() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
+    browser_path() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
 )
 N_LABELS = 130
 NAMES = tuple(f"<b>label {i}</b>" if i % 2 else f"thing {i} & more" for i in range(N_LABELS))
@@ -133,7 +133,7 @@ def test_labels__are_filtered_by_name_and_by_bags(tab):
     )
     write_into(tab, ".by-name", "no such label")
     assert column(tab, 0) == []
-    assert tab.run("document.querySelector('.place').textContent") == "no label fits"
+    assert tab.run("document.querySelector('.place').textContent") == "no label matches"
     tab.run("document.querySelector('.by-name').value = ''")
     write_into(tab, ".by-bags", "5")
     assert column(tab, 1)

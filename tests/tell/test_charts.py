@@ -6,19 +6,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.measure.survey import BINS, PER_UNIT, Margins
+from streammiml.measure.full_evaluation import BINS, PER_UNIT, Margins
 from streammiml.tell import charts
 
 
 @given(st.floats(1e-9, 1e12))
 def test_ticks__are_round_even_and_reach_the_highest(most):
-    found = charts.ticks(most, 4)
-    assert found[0] == 0
-    assert found[-1] >= most * (1 - 1e-6)
-    assert 2 <= len(found) <= 7
-    step = found[1]
+    ticks = charts.ticks(most, 4)
+    assert ticks[0] == 0
+    assert ticks[-1] >= most * (1 - 1e-6)
+    assert 2 <= len(ticks) <= 7
+    step = ticks[1]
     digits = step / 10 ** math.floor(math.log10(step) + 1e-9)
-    assert min(abs(digits - each) for each in (1, 2, 2.5, 5, 10)) < 1e-3
+    assert min(abs(digits - factor) for factor in (1, 2, 2.5, 5, 10)) < 1e-3
 
 
 @given(
@@ -41,9 +41,9 @@ def test_line_chart__lines_stay_inside_and_keep_their_colours(series):
 
 def test_thinned__keeps_first_and_last():
     points = [(float(i), 0.0) for i in range(5000)]
-    found = charts.thinned(points)
-    assert len(found) == charts.MOST_POINTS
-    assert (found[0], found[-1]) == (points[0], points[-1])
+    kept = charts.thinned(points)
+    assert len(kept) == charts.MOST_POINTS
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
 
 
 def counts(places):
@@ -55,25 +55,28 @@ def counts(places):
     others=st.lists(st.integers(0, BINS - 1), max_size=50),
 )
 def test_histogram__bars_of_each_kind_add_up_and_none_crosses_the_threshold(carried, others):
-    found = charts.histogram(Margins(counts(carried), counts(others)))
-    assert len(found.bars) <= 2 * charts.BARS
-    assert found.carried_above == np.mean(np.asarray(carried) >= BINS // 2)
-    total = sum(bar.carried for bar in found.bars)
-    right = sum(bar.carried for bar in found.bars if bar.x >= found.threshold - 0.06)
-    assert math.isclose(right / total, found.carried_above, abs_tol=0.01)
+    histogram = charts.histogram(Margins(counts(carried), counts(others)))
+    assert len(histogram.bars) <= 2 * charts.BARS
+    assert histogram.carried_above == np.mean(np.asarray(carried) >= BINS // 2)
+    total = sum(bar.carried for bar in histogram.bars)
+    right = sum(bar.carried for bar in histogram.bars if bar.x >= histogram.threshold - 0.06)
+    assert math.isclose(right / total, histogram.carried_above, abs_tol=0.01)
     if others:
         # One scale for both kinds, each being shares of its own number.
-        assert math.isclose(total, sum(bar.others for bar in found.bars), rel_tol=0.01)
+        assert math.isclose(total, sum(bar.others for bar in histogram.bars), rel_tol=0.01)
     assert all(
-        b.x + 1e-6 < found.threshold + 0.06 or b.x > found.threshold - 0.06 for b in found.bars
+        b.x + 1e-6 < histogram.threshold + 0.06 or b.x > histogram.threshold - 0.06
+        for b in histogram.bars
     )
-    assert charts.LEFT <= found.threshold <= charts.WIDTH - charts.RIGHT
+    assert charts.LEFT <= histogram.threshold <= charts.WIDTH - charts.RIGHT
 
 
 def test_histogram__tells_the_shares_in_words():
     middle = BINS // 2
-    found = charts.histogram(
+    histogram = charts.histogram(
         Margins(counts([middle, middle + PER_UNIT, 3]), counts([middle - 1, 9]))
     )
-    assert found.told.startswith("66.7% of 3 labels that bags carry score above the dummy label")
-    assert found.others_above == 0
+    assert histogram.description.startswith(
+        "66.7% of 3 labels that bags carry score above the dummy label"
+    )
+    assert histogram.others_above == 0

@@ -1,4 +1,4 @@
-"""The page: what is in it is true, what data say is escaped, and it fetches nothing."""
+"""The page: its contents are true, names from the data are escaped, and it fetches nothing."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import pytest
 
 import streammiml as sm
 from streammiml.errors import StreammimlError
-from streammiml.learn.origin import Witness
+from streammiml.learn.run_facts import FactsWriter
 from tests.measure.models import made_model
 from tests.planted import planted
 from tests.stores import made_block, made_spec, write_parts, write_store
@@ -21,7 +21,7 @@ EVIL = ("<script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "{{ 7 * 7
 
 
 def made_run(folder, *, name="run", names=EVIL, remember=True, **options):
-    """A trained run on bags in ``folder``, whose labels have bad names."""
+    """Train a run in ``folder`` on a store whose label names would break unescaped HTML."""
     path = folder / "x.zarr"
     if not path.exists():
         write_store(path, planted(300), label_names=names)
@@ -30,7 +30,7 @@ def made_run(folder, *, name="run", names=EVIL, remember=True, **options):
     config = sm.TrainConfig(
         **{"epochs": 4, "validation": 0.1, "shared_dim": 8, "validate_every": 200, **options}
     )
-    sm.train(store, config, run=run, watch=Witness(store, run) if remember else lambda _: None)
+    sm.train(store, config, run=run, watch=FactsWriter(store, run) if remember else lambda _: None)
     return run
 
 
@@ -75,7 +75,9 @@ def test_report__escapes_everything_and_fetches_nothing(folder, tmp_path):
         assert name in page.text
     tags = [tag for tag, _ in page.tags]
     assert tags.count("script") == 2
-    assert not [of for tag, of in page.tags if any(k.startswith("on") for k in of)]
+    assert not [
+        attributes for _, attributes in page.tags if any(k.startswith("on") for k in attributes)
+    ]
     assert all(re.match(r"#|data:", address) for address in page.addresses)
     assert "default-src 'none'" in page.raw
     assert not re.search(r"@import|url\(", page.raw)
@@ -100,7 +102,7 @@ def test_report__without_a_store_held_out_bags_are_scored(folder, tmp_path):
     assert "that were held out" in page.text
     history = (folder / "run" / "history.jsonl").read_text().splitlines()
     best = min(json.loads(line)["validation_loss"] for line in history)
-    # What early stopping saw is what the page says of the model that it kept.
+    # The page shows the loss by which early stopping chose the model.
     cells = re.search(r"ranking loss ↓ ([0-9.]+)", page.text)
     assert float(cells[1]) == pytest.approx(best, abs=5e-5)
 
@@ -117,7 +119,7 @@ def test_report__says_plainly_why_figures_are_missing(tmp_path, kind):
         (run / "model.safetensors").unlink()
     page = page_of(sm.report(run, tmp_path / "p.html"))
     message = {
-        "gone": "x.zarr cannot be opened any more. Give --store",
+        "gone": "x.zarr can no longer be opened. Give --store",
         "changed": "is not what it was when this run began",
         "unknown": "does not say where its store is. Give --store",
         "none held out": "held out no bags, so there are none to score. Give --store",
@@ -126,7 +128,7 @@ def test_report__says_plainly_why_figures_are_missing(tmp_path, kind):
     assert message in page.text
     assert page.with_class("warning")
     assert not page.label_rows
-    assert "Settings to repeat it" in page.text
+    assert "Settings to repeat the run" in page.text
     if kind != "none held out":
         assert "Ranking loss of held-out bags" in page.text
 
@@ -138,8 +140,8 @@ def test_report__several_runs_stand_side_by_side(folder, tmp_path):
     (rows,) = page.label_rows
     for row in rows:
         label = EVIL.index(row[0])
-        assert row[2:] == [round(of["per_label"][label]["f1"], 4) for of in figures]
-    values = [of["ranking_loss"] for of in figures]
+        assert row[2:] == [round(run["per_label"][label]["f1"], 4) for run in figures]
+    values = [run["ranking_loss"] for run in figures]
     best = re.findall(r'class="best">([0-9.]+)<', page.raw)
     assert f"{min(values):.4f}" in best
     assert len(page.with_class("line")) == 6
@@ -177,18 +179,18 @@ def test_report__shows_pictures_and_marks_key_rows(tmp_path):
     run = made_run(tmp_path)
     out = sm.report(run, tmp_path / "p.html", store=tmp_path / "x.zarr", image="3x4")
     page = page_of(out)
-    pictures = [of["src"] for tag, of in page.tags if tag == "img"]
+    pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     assert len(pictures) > 10
     assert all(src.startswith("data:image/png;base64,") for src in pictures)
     model = sm.load_model(run)
     shown = {
         name
-        for tag, of in page.tags
+        for tag, attributes in page.tags
         if tag == "img"
-        for name in re.findall("key of (.*)", of["alt"])
+        for name in re.findall("key of (.*)", attributes["alt"])
     }
     assert shown
-    assert {each for names in shown for each in names.split(", ")} <= set(model.label_names)
+    assert {name for names in shown for name in names.split(", ")} <= set(model.label_names)
 
 
 def test_report__names_the_words_of_rows_that_are_no_images(tmp_path):
@@ -202,7 +204,7 @@ def test_report__names_the_words_of_rows_that_are_no_images(tmp_path):
 
 
 def many_labels(folder, n_labels):
-    """A finished run whose model was made up, with so many labels, and a store of a few bags."""
+    """A run whose model is replaced by one with ``n_labels`` labels, and a small store for it."""
     run = made_run(folder)
     names = tuple(f"label <{i}> of many" for i in range(n_labels))
     made_model(n_features=6, n_labels=n_labels, label_names=names).save(run / "model.safetensors")
@@ -228,24 +230,12 @@ def test_report__beyond_what_a_page_holds_the_most_frequent_are_kept_and_it_says
     assert len(page.label_rows[0]) == 20_000
 
 
-def test_report__a_cut_last_line_of_history_is_left_out(folder, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(folder / "run", run)
-    with (run / "history.jsonl").open("a") as file:
-        file.write('{"epoch": 9, "st')
-    assert "Ranking loss" in page_of(sm.report(run, tmp_path / "p.html")).text
-    lines = (run / "history.jsonl").read_text().splitlines()
-    (run / "history.jsonl").write_text("\n".join(["[3]", *lines]))
-    with pytest.raises(StreammimlError, match=r"history.jsonl, line 1 is no line of a history"):
-        sm.report(run, tmp_path / "p.html")
-
-
 def test_report__replaces_its_own_pages_and_nothing_else(folder, tmp_path):
     out = tmp_path / "p.html"
     for _ in range(2):
         sm.report(folder / "run", out)
     (tmp_path / "thesis.html").write_text("years of work")
-    with pytest.raises(StreammimlError, match="exists and is no page of an earlier report"):
+    with pytest.raises(StreammimlError, match="exists and is not a page of an earlier report"):
         sm.report(folder / "run", tmp_path / "thesis.html")
     assert (tmp_path / "thesis.html").read_text() == "years of work"
 
@@ -280,17 +270,17 @@ def test_report__is_accessible_where_a_parser_can_tell(folder, tmp_path, n_runs)
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert levels.count(1) == 1
     assert all(b - a <= 1 for a, b in pairwise(levels))
-    for tag, of in page.tags:
+    for tag, attributes in page.tags:
         if tag == "th":
-            assert of.get("scope") in ("row", "col")
+            assert attributes.get("scope") in ("row", "col")
         if tag == "svg":
-            assert of["role"] == "img"
-            assert of["aria-label"]
+            assert attributes["role"] == "img"
+            assert attributes["aria-label"]
         if tag == "img":
-            assert of["alt"]
-        if "scroll" in (of.get("class") or ""):
-            assert of["tabindex"] == "0"
-    ids = [of["id"] for _, of in page.tags if "id" in of]
+            assert attributes["alt"]
+        if "scroll" in (attributes.get("class") or ""):
+            assert attributes["tabindex"] == "0"
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert {a[1:] for a in page.addresses if a.startswith("#")} <= set(ids)
 

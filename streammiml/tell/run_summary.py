@@ -1,4 +1,4 @@
-"""A run in words and numbers: what was trained on what, how fast, and how to do it again."""
+"""The summary of a run on a page: store, model, speed, and the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -7,53 +7,54 @@ from dataclasses import dataclass
 
 from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig, format_size
-from streammiml.measure.survey import Survey
+from streammiml.measure.full_evaluation import FullEvaluation
 from streammiml.tell.charts import Histogram
 from streammiml.tell.examples import Example, LabelConcepts
-from streammiml.tell.runs import RunRecord
+from streammiml.tell.run_record import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a run's model makes of a store; without a model or a store, why there is nothing."""
+class ScoredStore:
+    """Results of the model of a run on a store; without model or store, only ``note``."""
 
-    what: str
-    """Which bags were looked at, or why none were."""
+    note: str
+    """Which bags were scored, or why none were."""
     store: Bags | None = None
-    survey: Survey | None = None
+    survey: FullEvaluation | None = None
     margins: Histogram | None = None
     concepts: list[LabelConcepts] | None = None
     examples: list[Example] | None = None
     bags: list[int] | None = None
-    """Numbers of the bags that are examples."""
+    """Numbers of the bags in ``examples``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A run as the page tells it."""
+class RunSummary:
+    """Everything that the page says about one run."""
 
     name: str
     record: RunRecord
-    seen: Seen
+    scored: ScoredStore
     facts: list[tuple[str, str]]
     speed: list[tuple[str, str]]
     time: list[tuple[str, float]]
-    """Where it went, as shares."""
+    """Name and share of each part of the time."""
     settings: list[tuple[str, str, bool]]
-    """Name, value, and whether it differs from the default."""
+    """Name, value, and whether the value differs from the default."""
     command: str
+    """Command that repeats the run."""
 
 
-def tell(name: str, record: RunRecord, seen: Seen) -> Told:
-    """Everything that a page says of a run."""
-    usual = TrainConfig().recorded()
+def summarize(name: str, record: RunRecord, scored: ScoredStore) -> RunSummary:
+    """Put together everything that the page says about a run."""
+    defaults = TrainConfig().recorded()
     settings = [
-        (key, str(value), value != usual.get(key)) for key, value in record.settings.items()
+        (key, str(value), value != defaults.get(key)) for key, value in record.settings.items()
     ]
-    return Told(
+    return RunSummary(
         name,
         record,
-        seen,
+        scored,
         _facts(record),
         _speed(record),
         _time(record),
@@ -63,7 +64,7 @@ def tell(name: str, record: RunRecord, seen: Seen) -> Told:
 
 
 def _facts(record: RunRecord) -> list[tuple[str, str]]:
-    """What was trained on what."""
+    """Describe store, model and length of the run."""
     facts = []
     origin, model = record.origin, record.model
     if origin is not None:
@@ -71,7 +72,7 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
         facts += [
             ("Trained on", ", ".join(origin.stores)),
             (
-                "Which holds",
+                "Contents of the store",
                 f"{origin.n_bags:,} bags, {origin.n_rows:,} rows of {origin.n_features:,} features "
                 f"({kind}), {origin.n_labels:,} labels",
             ),
@@ -95,56 +96,65 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     if record.history:
         last = record.history[-1]
         facts.append(("Length", f"{last['step']:,} steps, {last.get('epoch', '?')} epochs"))
-        best = [
-            e["validation_loss"] for e in record.history if e.get("validation_loss") is not None
+        losses = [
+            entry["validation_loss"]
+            for entry in record.history
+            if entry.get("validation_loss") is not None
         ]
-        if best:
-            facts.append(("Best ranking loss of held-out bags", f"{min(best):.4f}"))
+        if losses:
+            facts.append(("Best ranking loss of held-out bags", f"{min(losses):.4f}"))
     return facts
 
 
 def _speed(record: RunRecord) -> list[tuple[str, str]]:
+    """Describe time, rates and memory of the run."""
     lines = []
     if record.history:
         last = record.history[-1]
         seconds = max(float(last["seconds"]), 1e-9)
         lines += [
             ("Time", f"{seconds:,.1f} s"),
-            ("Steps a second", f"{last['step'] / seconds:,.0f}"),
+            ("Steps per second", f"{last['step'] / seconds:,.0f}"),
         ]
-        rates = [float(e.get("rows_per_second", 0)) for e in record.history]
-        sizes = [float(e.get("mb_per_second", 0)) for e in record.history]
+        rates = [float(entry.get("rows_per_second", 0)) for entry in record.history]
+        sizes = [float(entry.get("mb_per_second", 0)) for entry in record.history]
         lines += [
-            ("Rows a second, at most between two looks", f"{max(rates):,.0f}"),
-            ("MB of bags a second, likewise", f"{max(sizes):,.1f}"),
+            ("Rows per second, maximum between two looks", f"{max(rates):,.0f}"),
+            ("MB of bags per second, maximum between two looks", f"{max(sizes):,.1f}"),
         ]
     origin = record.origin
     if origin is not None and origin.peak_bytes is not None:
-        lines.append(("Memory of the process, at most", format_size(origin.peak_bytes)))
+        lines.append(("Peak memory of the process", format_size(origin.peak_bytes)))
         if origin.bytes_before is not None:
-            lines.append(("Of it when the first step began", format_size(origin.bytes_before)))
+            lines.append(
+                ("Memory of the process before the first step", format_size(origin.bytes_before))
+            )
     if "memory" in record.settings:
-        lines.append(("Allowed beyond interpreter and libraries", str(record.settings["memory"])))
+        lines.append(
+            ("Limit (--memory), without interpreter and libraries", str(record.settings["memory"]))
+        )
     return lines
 
 
 def _time(record: RunRecord) -> list[tuple[str, float]]:
-    """Where the time went, over all lines of the history, as shares of what is accounted for."""
+    """Names and shares of the parts of the time that the history records."""
     total: dict[str, float] = {}
     for entry in record.history:
         for name, seconds in (entry.get("time") or {}).items():
             total[name] = total.get(name, 0.0) + float(seconds)
-    everything = sum(total.values())
-    return [(name, part / everything) for name, part in total.items()] if everything else []
+    all_seconds = sum(total.values())
+    if not all_seconds:
+        return []
+    return [(name, seconds / all_seconds) for name, seconds in total.items()]
 
 
 def _command(record: RunRecord) -> str:
-    """The command that does it again."""
-    usual = TrainConfig().recorded()
+    """Write the command that repeats the run."""
+    defaults = TrainConfig().recorded()
     stores = record.origin.stores if record.origin is not None else ("STORE",)
     words = ["streammiml", "train", *stores, "RUN"]
     for name, value in record.options.items():
-        if value == usual.get(name):
+        if value == defaults.get(name):
             continue
         option = name.replace("_", "-")
         if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""What a run folder says of itself, read without holding it: a run may still be going on."""
+"""The record of a run, read from its folder without a lock: the run may still be writing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from streammiml.errors import StreammimlError
-from streammiml.learn.origin import Origin, read_origin
-from streammiml.learn.run import FINGERPRINTS, HISTORY, SETTINGS
+from streammiml.learn.run_facts import RunFacts, read_run_facts
+from streammiml.learn.run_folder import HISTORY, RECORDS, SETTINGS
 from streammiml.model import MODEL_FILE, Model, load_model
 
 _NUMBERS = ("step", "seconds", "loss", "share_of_violations")
@@ -19,25 +19,25 @@ _NUMBERS = ("step", "seconds", "loss", "share_of_violations")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord:
-    """A run as it stands."""
+    """Contents of a run folder at one moment."""
 
     path: Path
     settings: dict[str, Any]
     history: list[dict[str, Any]]
-    origin: Origin | None
-    """None for runs that did not write it down."""
+    origin: RunFacts | None
+    """Recorded facts about the store and the memory; None if the run recorded none."""
     model: Model | None
-    """None as long as the run is not finished."""
+    """None while the run is not finished."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the store that it was begun on."""
+        """Fingerprint of the store that the run was begun on."""
         return str(self.settings.get("fingerprint", ""))
 
     @property
     def options(self) -> dict[str, Any]:
-        """Settings that can be given again, without what was only found."""
-        return {name: v for name, v in self.settings.items() if name not in FINGERPRINTS}
+        """Settings that are options of ``train``, without fingerprints and other records."""
+        return {name: value for name, value in self.settings.items() if name not in RECORDS}
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
@@ -45,31 +45,34 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
     path = Path(path)
     settings = path / SETTINGS
     if not settings.is_file():
-        what = "a file" if path.is_file() else "no run" if path.exists() else "not there"
+        what = "a file" if path.is_file() else "not a run folder" if path.exists() else "missing"
         raise StreammimlError(
             f"{path} is {what}; a report needs the folder of a run, with its {SETTINGS}, "
             "as streammiml train makes it"
         )
     try:
-        said = tomllib.loads(settings.read_text("utf-8"))
+        recorded = tomllib.loads(settings.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise StreammimlError(f"{settings} cannot be read: {error}") from None
     return RunRecord(
         path=path,
-        settings=said,
+        settings=recorded,
         history=_history(path / HISTORY),
-        origin=read_origin(path),
+        origin=read_run_facts(path),
         model=load_model(path) if (path / MODEL_FILE).exists() else None,
     )
 
 
 def _history(path: Path) -> list[dict[str, Any]]:
-    """Lines of a history; the last may be cut, where a run was killed or is just writing it."""
+    """Read the lines of a history, except a last line that is incomplete.
+
+    The last line is incomplete if the run was killed, or is writing at this moment.
+    """
     try:
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise StreammimlError(f"{path} cannot be read: {error}") from None
-    found = []
+    entries = []
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
@@ -79,7 +82,8 @@ def _history(path: Path) -> list[dict[str, Any]]:
             if number == len(lines):
                 break
             raise StreammimlError(
-                f"{path}, line {number} is no line of a history ({type(error).__name__}: {error})"
+                f"{path}, line {number} is not a line of a history "
+                f"({type(error).__name__}: {error})"
             ) from None
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries

@@ -1,4 +1,4 @@
-"""Pictures: drawn for labels that hold bags, of the right rows, the same bytes every time."""
+"""Contact sheets: drawn for labels that hold bags, of the right rows, the same bytes every time."""
 
 import shutil
 import sys
@@ -9,14 +9,13 @@ import pytest
 import streammiml as sm
 from streammiml.errors import StreammimlError
 from streammiml.model import LabelRule
-from streammiml.tell.explain import image_shape
 from tests.measure.models import made_model
 from tests.stores import content, made_block, write_store
 
 FigureCanvasAgg = pytest.importorskip(
     "matplotlib.backends.backend_agg", reason="matplotlib is not installed"
 ).FigureCanvasAgg
-sheets = pytest.importorskip("streammiml.tell.sheets", reason="matplotlib is not installed")
+sheets = pytest.importorskip("streammiml.tell.contact_sheets", reason="matplotlib is not installed")
 MODEL = made_model(n_features=12, rule=LabelRule(), subconcepts=2)
 
 
@@ -27,8 +26,8 @@ def store(tmp_path_factory):
 
 
 def test_explain__draws_a_sheet_for_each_label_that_holds_bags(store, tmp_path):
-    said = sm.explain(MODEL, store, tmp_path / "out", image="3x4", typical=5)
-    held = [label["label"] for label in said["labels"] if label["n_bags"]]
+    summary = sm.explain(MODEL, store, tmp_path / "out", image="3x4", typical=5)
+    held = [label["label"] for label in summary["labels"] if label["n_bags"]]
     names = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
     assert names == ["key_instances.png", *(f"subconcepts-{label:04d}.png" for label in held)]
     sm.explain(MODEL, store, tmp_path / "two", image="2x2x3", typical=5)
@@ -50,7 +49,7 @@ def test_explain__killed_while_it_draws_is_not_complete_and_leaves_nothing_half(
         if len(drawn) == 2:
             file.write(b"\x89PNG half")
             file.flush()
-            # As a kill leaves it: under its passing name.
+            # A kill leaves the file under its temporary name.
             shutil.copy(file.name, out / f".x.png.{'0' * 8}.partial")
             raise KeyboardInterrupt
         return FigureCanvasAgg(self).print_figure(file, **options)
@@ -70,12 +69,12 @@ def pictures(axes):
 
 
 def test_subconcept_sheet__shows_key_rows_most_typical_first(store, tmp_path):
-    said = sm.explain(MODEL, store, tmp_path / "out", typical=5)
-    label = max(said["labels"], key=lambda one: one["n_bags"])
+    summary = sm.explain(MODEL, store, tmp_path / "out", typical=5)
+    label = max(summary["labels"], key=lambda label: label["n_bags"])
     figure = sheets.subconcept_sheet(label, store, (3, 4))
-    concepts = sorted(label["subconcepts"], key=lambda one: -one["n_bags"])
+    concepts = sorted(label["subconcepts"], key=lambda sub: -sub["n_bags"])
     shown = [picture for axes in figure.axes for picture in pictures(axes)]
-    want = [(e["bag"], e["row"]) for concept in concepts for e in concept["typical"]]
+    want = [(key["bag"], key["row"]) for concept in concepts for key in concept["typical"]]
     assert len(shown) == len(want)
     for picture, (bag, row) in zip(shown, want, strict=True):
         np.testing.assert_allclose(picture.ravel(), store.read(bag, bag + 1).rows_of(0)[row])
@@ -86,31 +85,18 @@ def test_subconcept_sheet__shows_key_rows_most_typical_first(store, tmp_path):
 
 def test_key_sheet__frames_the_key_rows_of_each_bag(store):
     bags = [7, 3]
-    found = sm.predict(MODEL, store.read_bags(bags))
+    predictions = sm.predict(MODEL, store.read_bags(bags))
     figure = sheets.key_sheet(bags, ["a", "b", "c", "d"], MODEL, store, (3, 4))
     cells = np.array(figure.axes).reshape(2, -1)
     for i in range(2):
         titled = {j for j, cell in enumerate(cells[i]) if cell.get_title()}
-        assert titled == set(found.key_instances[i].tolist())
-    assert found.label_offsets[-1] > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("28", "^image must be a size such as 28x28 or 32x32x3, got '28'$"),
-        ("0x12", "^image must be a size such as"),
-        ("3x5", "^an image of 3x5 has 15 values, and rows of the store have 12$"),
-    ],
-)
-def test_image_shape__refuses_what_rows_are_not(text, message):
-    with pytest.raises(StreammimlError, match=message):
-        image_shape(text, 12)
+        assert titled == set(predictions.key_instances[i].tolist())
+    assert predictions.label_offsets[-1] > 0
 
 
 def test_explain__says_what_pictures_need(store, tmp_path, monkeypatch):
     for name in [*sys.modules]:
-        if name.split(".")[0] == "matplotlib" or name == "streammiml.tell.sheets":
+        if name.split(".")[0] == "matplotlib" or name == "streammiml.tell.contact_sheets":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Rows that are images, as small PNG files inside a page."""
+"""Rows as PNG images, written into a page as ``data:`` URLs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST = 96
-"""Pixels of a side; larger images are thinned out."""
+"""Upper limit for the pixels of a side; larger images keep every second, third … pixel."""
 
 
-def picture(row: NDArray[Any], shape: tuple[int, ...], low: float, high: float) -> str:
-    """A row as a ``data:`` address; values from ``low`` to ``high``, the highest black if grey."""
+def image_url(row: NDArray[Any], shape: tuple[int, ...], low: float, high: float) -> str:
+    """Return a row as the ``data:`` URL of a PNG image.
+
+    Values from ``low`` to ``high`` become the range of brightness; in grey images the highest
+    value is black. Values outside the range are clipped.
+    """
     image = np.asarray(row, np.float64).reshape(shape)
     image = image[:: -(-shape[0] // LARGEST), :: -(-shape[1] // LARGEST)]
     level = np.clip((image - low) / max(high - low, 1e-12), 0, 1)
     if image.ndim == 2:
         level = 1 - level
-    raw = png(np.rint(level * 255).astype(np.uint8))
+    raw = encode_png(np.rint(level * 255).astype(np.uint8))
     return "data:image/png;base64," + base64.b64encode(raw).decode()
 
 
-def png(pixels: NDArray[np.uint8]) -> bytes:
-    """A PNG of (height, width) grey values, or (height, width, 3 or 4) colours."""
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode (height, width) grey values, or (height, width, 3 or 4) colours, as a PNG file."""
     height, width = pixels.shape[:2]
     kind = 0 if pixels.ndim == 2 else {3: 2, 4: 6}[pixels.shape[2]]
-    # Each line begins with a byte that names its filter: none.
+    # In PNG a line begins with the number of its filter; 0 means no filter.
     lines = np.zeros((height, 1 + pixels[0].size), np.uint8)
     lines[:, 1:] = pixels.reshape(height, -1)
     parts = (
