@@ -4,51 +4,42 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from streammiml.measure.evaluate import evaluate as evaluate_model
 from streammiml.measure.registry import METRICS
-from streammiml.verbs.pool import PoolOptions, given
-from streammiml.verbs.show import Show
+from streammiml.measure.scoring import DEFAULTS, ScoreOptions
+from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
+from streammiml.verbs.progress import ScoreDisplay
 
-# Labels that the readable table shows; --json has all of them.
+# Number of labels in the readable table; --json has all of them.
 LABELS_SHOWN = 30
 NAME_WIDTH = 24
 _ARROWS = {"higher": "↑", "lower": "↓"}
 
 
 def evaluate(
-    model: str,
-    store: str,
+    model: ModelPath,
+    store: StorePath,
     /,
     *,
     metric: Annotated[list[str] | None, Parameter(negative="")] = None,
-    json: bool = False,
-    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
+    json: AsJson = False,
+    scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
-    """Score every bag of a store and compare with its labels.
+    """Score every bag of a store and compare the predictions with its labels.
 
     Parameters
     ----------
-    model
-        Run folder or model file.
-    store
-        Folder or URL.
     metric
-        Only this metric; may be given several times. Among them precision_at_K and ndcg_at_K.
-    json
-        Print one JSON object, for machines.
+        Compute only this metric; may be given several times. K in precision_at_K and
+        ndcg_at_K is any number.
     """
-    with Show() as show:
-        figures = evaluate_model(
-            model,
-            store,
-            metrics=metric,
-            **given(pool),
-            watch=show,
-        )
+    with ScoreDisplay() as display:
+        figures = evaluate_model(model, store, metrics=metric, **asdict(scoring), watch=display)
     if json:
         print(json_format.dumps(figures))
         return
@@ -57,7 +48,7 @@ def evaluate(
 
 
 def readable(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a table, and of another for the labels."""
+    """Lines of a table of figures, then of a table of labels."""
     errors = figures["standard_errors"]
     for name, value in figures.items():
         if name in ("standard_errors", "per_label"):

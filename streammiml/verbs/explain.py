@@ -4,80 +4,75 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
+from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.explain import explain as explain_model
-from streammiml.verbs.pool import PoolOptions, given
-from streammiml.verbs.show import Show
+from streammiml.verbs.options import FLAT, AsJson, ImageSize, ModelPath, StorePath
+from streammiml.verbs.progress import ScoreDisplay
 from streammiml.verbs.tables import print_table, table_of
 
-# Labels that the readable table shows; explanation.json has all of them.
+# Number of labels in the readable table; explanation.json has all of them.
 LABELS_SHOWN = 30
 BAGS_SHOWN = 3
 
 
 def explain(
-    model: str,
-    store: str,
+    model: ModelPath,
+    store: StorePath,
     out: str,
     /,
     *,
     typical: int = 10,
-    image: str | None = None,
+    image: ImageSize = None,
     jsonl: Annotated[bool, Parameter(negative="")] = False,
-    json: bool = False,
-    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
+    json: AsJson = False,
+    scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
-    """Say which rows made each label fire, and what falls into each sub-concept.
+    """Write which rows gave each label its score, and which bags fall into each sub-concept.
 
     Parameters
     ----------
-    model
-        Run folder or model file.
-    store
-        Folder or URL.
     out
-        Folder for tables and pictures.
+        Folder for tables and images. After an interruption, the same command completes it.
     typical
-        Bags named for each sub-concept, those of the highest scores.
-    image
-        Rows are images of this size, 28x28 or 32x32x3: draw contact sheets.
+        Number of bags listed for each sub-concept, the highest scores first.
     jsonl
-        Write the key instances of every bag as JSON lines too, in OUT/bags.jsonl.
-    json
-        Print everything as one JSON object, for machines.
+        Also write the key instances of every bag as JSON lines, to OUT/bags.jsonl.
     """
-    with Show() as show:
-        said = explain_model(
+    with ScoreDisplay() as display:
+        explanation = explain_model(
             model,
             store,
             out,
             image=image,
             typical=typical,
             jsonl=jsonl,
-            **given(pool),
-            watch=show,
+            **asdict(scoring),
+            watch=display,
         )
     if json:
-        print(json_format.dumps(said))
+        print(json_format.dumps(explanation))
         return
-    print_table(readable(said))
-    if len(said["labels"]) > LABELS_SHOWN:
-        print(f"… {len(said['labels']):,} labels in all; {out}/explanation.json has every one")
+    print_table(readable(explanation))
+    n_labels = len(explanation["labels"])
+    if n_labels > LABELS_SHOWN:
+        print(f"… {n_labels:,} labels in all; {out}/explanation.json has every one")
 
 
-def readable(said: Mapping[str, Any]) -> Table:
-    """A line a sub-concept: its share, and the bags and rows most typical of it."""
+def readable(explanation: Mapping[str, Any]) -> Table:
+    """A row for each sub-concept: its share of the bags, and its most typical bags and rows."""
     columns = ("label", "sub-concept", "bags", "share", "right", "most typical (bag:row)")
     table = table_of(columns, left=(columns[0], columns[-1]))
-    for label in said["labels"][:LABELS_SHOWN]:
+    for label in explanation["labels"][:LABELS_SHOWN]:
         name = str(label["label"] if label["name"] is None else label["name"])
         for concept in label["subconcepts"]:
             right = concept["n_bags_with_label"]
-            shown = (f"{each['bag_id']}:{each['row']}" for each in concept["typical"][:BAGS_SHOWN])
+            shown = (f"{bag['bag_id']}:{bag['row']}" for bag in concept["typical"][:BAGS_SHOWN])
             table.add_row(
                 name,
                 str(concept["subconcept"]),

@@ -1,4 +1,4 @@
-"""``streammiml info``: what is in a store."""
+"""``streammiml info``: a description of a store."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import Any
 
 from streammiml.bags.store import open_one
 from streammiml.bags.summary import describe
+from streammiml.verbs.options import AsJson, StorePath
 
 
-def info(store: str, /, *, json: bool = False) -> None:
-    """Say what is in a store; only its description is read.
-
-    Parameters
-    ----------
-    store
-        Folder or URL.
-    json
-        Print one JSON object, for machines.
-    """
+def info(store: StorePath, /, *, json: AsJson = False) -> None:
+    """Print the counts, types and names of a store; no rows are read."""
     facts = describe(open_one(store))
     if json:
         print(json_format.dumps(facts))

@@ -1,20 +1,18 @@
-"""What this machine lacks of what makes streammiml fast; results are the same without it."""
+"""Notices about what this machine lacks to run fast; results are the same without it."""
 
 from __future__ import annotations
 
-from streammiml.bags.cold import may_bypass
-from streammiml.checksum import has_fast_way
+from streammiml._base.crc import has_fast_way
+from streammiml.bags.page_cache import may_bypass
 
 
-def lacking() -> list[str]:
-    """A line for each faster way that is not to be had here, or was switched off."""
+def missing_fast_paths() -> list[str]:
+    """A line for each fast path that this machine lacks, or that was switched off."""
     lines = []
     if not may_bypass():
         lines.append(
-            "no reads past the page cache (O_DIRECT): stores larger than memory are read plainly"
+            "no reads that bypass the page cache (O_DIRECT): large stores are read through it"
         )
     if not has_fast_way():
-        lines.append(
-            "no wide vectors (AVX2, VPCLMULQDQ): checksums are computed by one instruction"
-        )
+        lines.append("no wide vectors (AVX2, VPCLMULQDQ): checksums are computed more slowly")
     return lines

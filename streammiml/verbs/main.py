@@ -1,7 +1,8 @@
-"""Finds the verb, runs it, and turns what a user can put right into one line and exit code 2."""
+"""The command ``streammiml``: finds a verb, runs it, and prints errors of users as one line."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -9,127 +10,182 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from cyclopts import App, CycloptsError
 from cyclopts.completion.detect import ShellDetectionError
 
-from streammiml._base.platform import refuse_windows
+from streammiml._base.platform import is_thread_shortage, refuse_windows
 from streammiml.errors import StreammimlError, unknown
+from streammiml.verbs.terminal import guarded
 
 Shell = Literal["bash", "fish", "powershell", "zsh"]
-# Named by string, so that asking for help loads none of them.
-VERBS = {
-    "evaluate": ("streammiml.verbs.evaluate:evaluate", "Figures of a model on a store."),
-    "explain": ("streammiml.verbs.explain:explain", "Key instances and sub-concepts, and why."),
-    "info": ("streammiml.verbs.info:info", "What is in a store."),
-    "predict": ("streammiml.verbs.predict:predict", "Scores, labels and key instances, to disk."),
-    "report": ("streammiml.verbs.report:report", "One page on a run, or on several side by side."),
-    "seal": ("streammiml.verbs.seal:seal", "Check a store written by others and complete it."),
-    "train": ("streammiml.verbs.train:train", "Train a model on one store or several."),
-    "tune": ("streammiml.verbs.tune:tune", "Settings by cross validation."),
-    "verify": ("streammiml.verbs.verify:verify", "Read and check every file of a store."),
-}
-# Verbs that live in streammiml_tools, found by entry point: what they say in the list.
-TOOL_HELP = {
-    "convert": "Foreign files to a store, or to several by a split.",
-    "demo": "Real digits, or text, to a model, its figures and a page.",
-    "export": "A store to JSON lines, CSV or NumPy arrays.",
-    "verify": "Read and check every file of a store, or compare it with its source.",
-}
 
-# Verbs that keep what is done, and find it again.
-GO_ON = ("convert", "explain", "predict", "tune")
+
+class Verb(NamedTuple):
+    """A verb of the command line."""
+
+    help: str
+    target: str | None = None
+    """``module:function``, a string so that help loads no verb. None for verbs of
+    ``streammiml_tools``, which the package finds by entry point."""
+    is_resumable: bool = False
+    """Whether the same command completes an interrupted one."""
+
+
+VERBS = {
+    "convert": Verb("Convert foreign files to a store, or to several stores.", is_resumable=True),
+    "demo": Verb("Convert, train, evaluate and report on real data that needs no download."),
+    "evaluate": Verb(
+        "Compute the metrics of a model on a store.", "streammiml.verbs.evaluate:evaluate"
+    ),
+    "explain": Verb(
+        "Write key instances and sub-concepts: why each label was predicted.",
+        "streammiml.verbs.explain:explain",
+        is_resumable=True,
+    ),
+    "export": Verb("Write a store as JSON lines, CSV or NumPy arrays."),
+    "info": Verb("Describe a store.", "streammiml.verbs.info:info"),
+    "predict": Verb(
+        "Write scores, labels and key instances of the bags of a store.",
+        "streammiml.verbs.predict:predict",
+        is_resumable=True,
+    ),
+    "report": Verb(
+        "Write one page about a run, or about several side by side.",
+        "streammiml.verbs.report:report",
+    ),
+    "seal": Verb(
+        "Check and complete a store that another program wrote.", "streammiml.verbs.seal:seal"
+    ),
+    "train": Verb("Train a model on one or several stores.", "streammiml.verbs.train:train"),
+    "tune": Verb(
+        "Find settings by cross validation.", "streammiml.verbs.tune:tune", is_resumable=True
+    ),
+    "verify": Verb("Read and check every file of a store, or compare it with its source."),
+}
 
 
 def build() -> App:
-    """The command line; verbs load when they are called."""
+    """Build the command line; a verb loads when it is called."""
     app = App(
         name="streammiml",
         help="Multi-instance multi-label learning on corpora far larger than memory.",
         version=lambda: version("streammiml"),
-        # The list of verbs has no markup; loading the Markdown renderer would cost a third more.
+        # The list of verbs has no markup, and the Markdown renderer would take a third longer.
         help_format="plaintext",
         help_flags=["--help", "-h"],
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
-    points = entry_points(group="streammiml.verbs")
-    found = {point.name: (point.value, TOOL_HELP.get(point.name, "")) for point in points}
-    # A tool may do more under the same name: verify, which knows sources.
-    for name, (target, line) in sorted({**VERBS, **found}.items()):
-        app.command(target, name=name, help=line, help_format="markdown")
+    installed = {point.name: point.value for point in entry_points(group="streammiml.verbs")}
+    for name in sorted({*VERBS, *installed}):
+        verb = VERBS.get(name, Verb(help=""))
+        target = verb.target or installed.get(name)
+        if target is not None:
+            app.command(target, name=name, help=verb.help, help_format="markdown")
     _offer_completion(app)
     return app
 
 
 def _offer_completion(app: App) -> None:
     def install(*, shell: Shell | None = None, output: Path | None = None) -> None:
-        """Let the shell complete verbs and options, from its next start on.
+        """Make the shell complete verbs and options, from its next start on.
 
         Parameters
         ----------
         shell
-            The one that this runs in unless given.
+            Shell to install for; by default the one that this command runs in.
         output
-            File for what the shell is told; where it looks for such files unless given.
+            File for the completion script; by default where the shell looks for scripts.
         """
         try:
             path = app.install_completion(shell=shell, output=output)
         except ShellDetectionError:
             raise StreammimlError(
-                f"which shell this is cannot be told; give --shell {', '.join(get_args(Shell))}"
+                "the shell cannot be identified; give --shell with one of "
+                f"{', '.join(get_args(Shell))}"
             ) from None
-        print(f"{path}: from the next start of the shell on")
+        print(f"{path}: the shell completes verbs from its next start on")
 
     app.command(install, name="--install-completion")
 
 
-def run(words: Sequence[str]) -> int:
-    """Run one command; its exit code is returned, and errors of the user are printed."""
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; errors of the user are printed, with code 2."""
+    with guarded():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
         refuse_windows()
         app = build()
-        if words and not words[0].startswith("-") and words[0] not in app:
-            raise unknown("verb", words[0], [name for name in app if not name.startswith("-")])
-        code = app(words, exit_on_error=False, print_error=False)
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in app:
+            raise unknown("verb", arguments[0], [name for name in app if not name.startswith("-")])
+        code = app(arguments, exit_on_error=False, print_error=False)
     except StreammimlError as error:
         return _complain(str(error))
     except CycloptsError as error:
         cause = error.__cause__
         return _complain(str(cause if isinstance(cause, StreammimlError) else error))
     except KeyboardInterrupt:
-        again = "; run the same command again to go on" if words[:1] and words[0] in GO_ON else ""
-        _complain(f"interrupted{again}")
+        verb = VERBS.get(arguments[0]) if arguments else None
+        is_resumable = verb is not None and verb.is_resumable
+        _complain(
+            "interrupted" + ("; run the same command again to continue" if is_resumable else "")
+        )
         return 130
     except BrokenPipeError:
-        # The reader of a pipe left early (`| head`): nothing to say, and nobody to say it to.
+        # The reader of a pipe left early (`| head`), which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not (line := _shortage(error)):
+            raise
+        return _complain(line)
     return code if isinstance(code, int) else 0
 
 
+def _shortage(error: Exception) -> str:
+    """Describe a shortage of memory, files or threads; empty for errors of another kind."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{os.strerror(error.errno)}; raise the limit with ulimit -n 1024, and try again"
+    if isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN):
+        return f"{os.strerror(error.errno)}; raise the limits on memory and processes (ulimit -a)"
+    if isinstance(error, MemoryError):
+        details = " ".join(str(error).split())
+        return (
+            f"out of memory{f' ({details})' if details else ''}; lower --memory or --block-bytes "
+            "if the verb has it, or raise the limit on memory (ulimit -v)"
+        )
+    if is_thread_shortage(error):
+        return "no thread can be started; raise the limits on processes and memory (ulimit -a)"
+    return ""
+
+
 def _complain(message: str) -> int:
+    """Print an error as one line on stderr; return the exit code 2."""
     print(f"streammiml: {' '.join(message.split())}", file=sys.stderr)
     return 2
 
 
 class _Notices(logging.Handler):
-    """Prints what the library logs, such as that kernels are being compiled, as lines of ours."""
+    """Prints log records of the library, such as that kernels are being compiled, on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Without a stderr (2>&-), print would write to stdout, where results are.
+        # If stderr is closed (2>&-), print would write to stdout, among the results.
         if sys.stderr is not None:
             print(f"streammiml: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """What the installed command runs."""
+    """Entry point of the installed command."""
     log = logging.getLogger("streammiml")
     log.addHandler(_Notices())
     log.setLevel(logging.INFO)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal or pipe that knows only ASCII shows other characters by their number.
+        # Characters that the encoding of a terminal or pipe lacks are escaped.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

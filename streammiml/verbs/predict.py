@@ -4,52 +4,40 @@ from __future__ import annotations
 
 import json as json_format
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
-
 from streammiml.measure.predict import predict as predict_store
-from streammiml.verbs.pool import PoolOptions, given
-from streammiml.verbs.show import Show
+from streammiml.measure.scoring import DEFAULTS, ScoreOptions
+from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
+from streammiml.verbs.progress import ScoreDisplay
 
 
 def predict(
-    model: str,
-    store: str,
+    model: ModelPath,
+    store: StorePath,
     out: str,
     /,
     *,
     format: Literal["parquet", "zarr"] = "parquet",
     top_k: int | None = None,
-    json: bool = False,
-    pool: Annotated[PoolOptions | None, Parameter(name="*")] = None,
+    json: AsJson = False,
+    scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
-    """Score every bag of a store and write what is predicted; run again, it goes on.
+    """Score every bag of a store and write its predictions to a folder.
 
     Parameters
     ----------
-    model
-        Run folder or model file.
-    store
-        Folder or URL.
     out
-        Folder for the predictions.
+        Folder for the predictions. After an interruption, the same command completes it.
     format
-        A record a bag, or arrays over bags.
+        parquet: one record for each bag; zarr: arrays over bags.
     top_k
-        Keep the scores of so many labels, the highest first, rather than of all.
-    json
-        Print the summary as one JSON object, for machines.
+        Keep only this many scores of each bag, the highest first; by default all.
     """
-    with Show() as show:
+    with ScoreDisplay() as display:
         summary = predict_store(
-            model,
-            store,
-            out,
-            format=format,
-            top_k=top_k,
-            **given(pool),
-            watch=show,
+            model, store, out, format=format, top_k=top_k, **asdict(scoring), watch=display
         )
     if json:
         print(json_format.dumps(summary))
@@ -59,16 +47,16 @@ def predict(
 
 
 def readable(out: str, summary: Mapping[str, Any]) -> Iterator[str]:
-    """Lines that sum it up."""
+    """Lines of the summary."""
     kept = summary["n_parts_kept"]
-    bags, parts = (_counted(summary[f"n_{what}s"], what) for what in ("bag", "part"))
-    found = f"{out}: {bags} in {parts}"
-    yield found + (f", {kept:,} of them there already" if kept else "")
+    bags, parts = (_counted(summary[f"n_{noun}s"], noun) for noun in ("bag", "part"))
+    already = f", {kept:,} of them there already" if kept else ""
+    yield f"{out}: {bags} in {parts}{already}"
     yield f"labels per bag           {summary['labels_per_bag']:.3f}"
     yield f"bags without a label     {summary['n_bags_without_label']:,}"
     if kept < summary["n_parts"]:
         yield f"bags per second          {summary['bags_per_second']:,.0f}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

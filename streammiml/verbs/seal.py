@@ -1,4 +1,4 @@
-"""``streammiml seal``: complete a store that was written by other programs."""
+"""``streammiml seal``: complete a store that another program wrote."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from streammiml.bags.seal import seal as seal_store
 
 
 def seal(store: str, /) -> None:
-    """Check a store written by others, and add its index, manifest and fingerprint.
+    """Check a store that another program wrote, and add its index, manifest and fingerprint.
 
     Parameters
     ----------
     store
-        Folder laid out as FORMAT.md says; its data files are read, not changed.
+        Local folder with the layout of FORMAT.md; its data files are read, not changed.
     """
     sealed = seal_store(store)
     print(f"{store}: {sealed.n_bags:,} bags, {sealed.n_rows:,} rows, {sealed.fingerprint}")

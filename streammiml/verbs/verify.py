@@ -1,4 +1,4 @@
-"""``streammiml verify``: read and check every file of a store."""
+"""Check every file of a store; ``streammiml_tools`` builds the verb ``verify`` on this."""
 
 from __future__ import annotations
 
@@ -6,18 +6,12 @@ from streammiml.bags.store import open_one
 
 
 def verify(store: str, /) -> int:
-    """Read every file and every bag of a store and check them; a line for each damaged file.
-
-    Parameters
-    ----------
-    store
-        Folder or URL.
-    """
+    """Read and check every file and every bag of a store; print a line for each damaged file."""
     opened = open_one(store)
     problems = opened.check()
     for line in problems:
         print(line)
     if problems:
         return 2
-    print(f"{store}: {opened.n_bags:,} bags in order, {opened.fingerprint}")
+    print(f"{store}: {opened.n_bags:,} bags without errors, {opened.fingerprint}")
     return 0

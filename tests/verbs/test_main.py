@@ -1,11 +1,15 @@
 """The command itself: help that loads nothing heavy, and shells that complete."""
 
+import errno
 import json
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
+
+from streammiml.verbs import main
 
 HEAVY = {"numpy", "numba", "zarr", "dask", "distributed", "pyarrow", "sklearn", "jinja2", "h5py"}
 HEAVY |= {"matplotlib", "scipy", "safetensors"}
@@ -38,12 +42,19 @@ def test_command__help_and_import_load_nothing_heavy(code):
     assert not HEAVY & {name.split(".")[0] for name in loaded}
     # Each module costs about half a millisecond; there is no room for another library.
     assert len(loaded) < 500
-    assert len(ours) <= 6
+    assert len(ours) <= 7
 
 
 def test_command__saying_what_is_in_a_store_loads_no_compiler():
     loaded = modules_after("from streammiml.verbs.main import run; run(['info', '--help'])")
     assert not {"numba", "sklearn", "matplotlib", "jinja2"} & {n.split(".")[0] for n in loaded}
+
+
+def test_verbs__each_stands_once_and_has_a_help_text():
+    points = {point.name for point in entry_points(group="streammiml.verbs")}
+    assert points == {name for name, verb in main.VERBS.items() if verb.target is None}
+    assert all(verb.help for verb in main.VERBS.values())
+    assert {name for name in main.build() if not name.startswith("-")} == set(main.VERBS)
 
 
 def complete(script, *words):
@@ -86,6 +97,35 @@ def test_command__a_shell_that_is_not_known_is_one_line(tmp_path):
     )
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith(
-        "streammiml: which shell this is cannot be told; give --shell bash"
+        "streammiml: the shell cannot be identified; give --shell with one of bash"
     )
     assert "\n" not in done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(errno.EMFILE, "x"), "Too many open files; raise the limit with ulimit -n 1024"),
+        (OSError(errno.ENOMEM, "x"), "Cannot allocate memory; raise the limits on memory and pro"),
+        (MemoryError("Unable to allocate 9 TiB"), "out of memory (Unable to allocate 9 TiB); low"),
+        (MemoryError(), "out of memory; lower --memory or --block-bytes if the verb has it, or"),
+        (RuntimeError("can't start new thread"), "no thread can be started; raise the limits on"),
+    ],
+)
+def test_command__what_the_system_does_not_give_is_one_line(monkeypatch, capsys, error, line):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(main, "build", fail)
+    assert main.run(["info", "x.zarr"]) == 2
+    assert capsys.readouterr().err.startswith(f"streammiml: {line}")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "x"), RuntimeError("a bug of ours")])
+def test_command__other_errors_keep_their_traceback(monkeypatch, error):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(main, "build", fail)
+    with pytest.raises(type(error)):
+        main.run(["info", "x.zarr"])

@@ -21,7 +21,7 @@ def model(tmp_path_factory):
     return path
 
 
-def said(capsys):
+def printed(capsys):
     out, err = capsys.readouterr()
     return out.strip(), err.strip()
 
@@ -29,14 +29,14 @@ def said(capsys):
 def test_predict__writes_records_and_sums_up(model, tiny, tmp_path, capsys):
     out = tmp_path / "out"
     assert run(["predict", str(model.parent), str(tiny.path), str(out)]) == 0
-    text, err = said(capsys)
+    text, err = printed(capsys)
     assert re.search(rf"^{out}: 12 bags in 1 part$", text, re.M)
     assert re.search(r"^labels per bag +\d\.\d{3}$", text, re.M)
     assert re.search(r"^bags without a label +0$", text, re.M)
     assert err == ""
     assert ds.dataset(out).count_rows() == 12
     assert run(["predict", str(model), str(tiny.path), str(out), "--json"]) == 0
-    assert json.loads(said(capsys)[0])["n_parts_kept"] == 1
+    assert json.loads(printed(capsys)[0])["n_parts_kept"] == 1
 
 
 def test_predict__top_k_and_zarr(model, tiny, tmp_path, capsys):
@@ -45,7 +45,7 @@ def test_predict__top_k_and_zarr(model, tiny, tmp_path, capsys):
     assert "score_labels" in ds.dataset(tmp_path / "a").schema.names
     assert run([*words, str(tmp_path / "b"), "--format", "zarr"]) == 0
     assert (tmp_path / "b" / "predictions.zarr" / "scores" / "zarr.json").exists()
-    assert said(capsys)[1] == ""
+    assert printed(capsys)[1] == ""
 
 
 def test_readable__says_what_was_there_already():
@@ -71,7 +71,7 @@ def test_predict__bad_options_get_one_line_and_exit_code_2(
     model, tiny, tmp_path, words, message, capsys
 ):
     assert run(["predict", str(model), str(tiny.path), str(tmp_path / "out"), *words]) == 2
-    out, err = said(capsys)
+    out, err = printed(capsys)
     assert out == ""
     assert message in err
     assert "\n" not in err
@@ -81,7 +81,7 @@ def test_predict__bad_options_get_one_line_and_exit_code_2(
 def test_predict__a_folder_of_others_gets_one_line(model, tiny, tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("mine")
     assert run(["predict", str(model), str(tiny.path), str(tmp_path)]) == 2
-    assert "holds other files (thesis.txt) and no predictions; name a new" in said(capsys)[1]
+    assert "holds other files (thesis.txt) and no predictions; name a new" in printed(capsys)[1]
 
 
 @pytest.mark.slow
@@ -95,6 +95,6 @@ def test_predict__on_a_local_cluster(model, tiny, tmp_path):
         env={**os.environ},
         check=True,
     )
-    assert re.fullmatch(r"dashboard at http://\S+\n", done.stderr)
+    assert done.stderr == ""
     one, other = ((tmp_path / name / "part-000000.parquet").read_bytes() for name in ("a", "b"))
     assert one == other

@@ -12,8 +12,8 @@ import pytest
 
 import streammiml as sm
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.layout import MANIFEST
+from streammiml.bags.validate import StoreSpec
 from streammiml.verbs.main import run
 
 
@@ -29,14 +29,14 @@ def store(request, tmp_path):
     return tmp_path / f"corpus.{request.param}"
 
 
-def said(capsys):
+def printed(capsys):
     out, err = capsys.readouterr()
     return out.strip(), err.strip()
 
 
 def test_info__json_has_the_promised_keys(store, capsys):
     assert run(["info", str(store), "--json"]) == 0
-    facts = json.loads(said(capsys)[0])
+    facts = json.loads(printed(capsys)[0])
     expected = {
         "n_bags": 3,
         "n_rows": 7,
@@ -56,12 +56,12 @@ def test_info__json_has_the_promised_keys(store, capsys):
 
 def test_info__is_readable_too(store, capsys):
     assert run(["info", str(store)]) == 0
-    assert re.search(r"n rows +7\n", said(capsys)[0])
+    assert re.search(r"n rows +7\n", printed(capsys)[0])
 
 
 def test_verify__says_that_all_is_well_or_names_each_damaged_file(store, capsys):
     assert run(["verify", str(store)]) == 0
-    assert "3 bags in order" in said(capsys)[0]
+    assert "3 bags without errors" in printed(capsys)[0]
     data = [p for p in sorted(store.rglob("*")) if p.is_file() and p.parent.name != "_streammiml"]
     damaged = [p for p in data if p.name not in ("zarr.json", "_common_metadata")]
     for path in damaged:
@@ -69,7 +69,7 @@ def test_verify__says_that_all_is_well_or_names_each_damaged_file(store, capsys)
         raw[5] ^= 1
         path.write_bytes(raw)
     assert run(["verify", str(store)]) == 2
-    lines = said(capsys)[0].splitlines()
+    lines = printed(capsys)[0].splitlines()
     assert len(lines) == len(damaged)
     for path, line in zip(sorted(map(str, damaged)), sorted(lines), strict=True):
         assert line.startswith(path)
@@ -79,9 +79,9 @@ def test_seal__completes_a_store(store, capsys):
     before = sm.open_store(store).fingerprint
     shutil.rmtree(store / "_streammiml")
     assert run(["info", str(store)]) == 2
-    assert f"run streammiml seal {store}" in said(capsys)[1]
+    assert f"run streammiml seal {store}" in printed(capsys)[1]
     assert run(["seal", str(store)]) == 0
-    assert before in said(capsys)[0]
+    assert before in printed(capsys)[0]
 
 
 def future(path):
@@ -112,7 +112,7 @@ def a_file(path):
 def test_verbs__bad_stores_get_one_line_and_exit_code_2(verb, change, message, store, capsys):
     change(store)
     assert run([verb, str(store)]) == 2
-    out, err = said(capsys)
+    out, err = printed(capsys)
     assert out == ""
     assert err.startswith("streammiml: ")
     assert message in err
@@ -130,7 +130,7 @@ def test_verbs__bad_stores_get_one_line_and_exit_code_2(verb, change, message, s
 )
 def test_main__bad_words_get_one_line_and_exit_code_2(words, message, capsys):
     assert run(words) == 2
-    err = said(capsys)[1]
+    err = printed(capsys)[1]
     assert message in err
     assert "\n" not in err
 

@@ -1,4 +1,4 @@
-"""Tables are whole, whoever reads them and however narrow it is there."""
+"""Tables lose nothing, in a pipe or in a narrow terminal."""
 
 import re
 from collections import Counter

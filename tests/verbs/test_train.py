@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streammiml.errors import StreammimlError
 from streammiml.model import Model
 from streammiml.verbs.main import run
-from streammiml.verbs.train import Options, merged
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -25,7 +23,7 @@ def store(tmp_path_factory):
     return str(path)
 
 
-def said(capsys):
+def printed(capsys):
     out, err = capsys.readouterr()
     return out.strip(), err.strip()
 
@@ -33,7 +31,7 @@ def said(capsys):
 def refused(capsys, *words):
     """The one line that a command is refused with."""
     assert run([str(word) for word in words]) == 2
-    out, err = said(capsys)
+    out, err = printed(capsys)
     assert out == ""
     assert err.startswith("streammiml: ")
     assert "\n" not in err
@@ -43,12 +41,12 @@ def refused(capsys, *words):
 def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsys):
     folder = tmp_path / "deep" / "run"
     assert run(["train", store, str(folder), *QUICK, "--validation=0.1"]) == 0
-    out, err = said(capsys)
+    out, err = printed(capsys)
     assert re.fullmatch(rf"{folder}: Model\(6 features, .*5 labels, rule=dummy, .*\d+ steps\)", out)
     assert re.search(r"epoch 1/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
     names = {path.name for path in folder.iterdir()}
-    made = {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "origin.json"}
-    assert names == {*made, "lock"}
+    files = {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "origin.json"}
+    assert names == {*files, "lock"}
     assert tomllib.loads((folder / "settings.toml").read_text())["shared_dim"] == 8
     (line, *_) = (folder / "history.jsonl").read_text().splitlines()
     keys = {"step", "seconds", "mb_per_second", "share_of_violations", "validation_loss"}
@@ -60,7 +58,7 @@ def test_train__again_needs_resume_and_then_costs_nothing(store, tmp_path, capsy
     words = ["train", store, str(tmp_path / "run"), *QUICK]
     assert run(words) == 0
     before = (tmp_path / "run/model.safetensors").read_bytes()
-    said(capsys)
+    printed(capsys)
     assert "run exists already; --resume goes on with it" in refused(capsys, *words)
     assert run([*words, "--resume"]) == 0
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
@@ -75,7 +73,7 @@ def test_train__resume_begins_a_run_that_is_not_there(store, tmp_path):
 
 def test_train__several_stores_at_once(store, tmp_path, capsys):
     assert run(["train", store, store, str(tmp_path / "run"), *QUICK, "--validation=0"]) == 0
-    assert "1200 steps" in said(capsys)[0]
+    assert "1200 steps" in printed(capsys)[0]
 
 
 @pytest.mark.parametrize(
@@ -160,8 +158,8 @@ def test_train__what_cannot_be_trained_on_is_one_line(
         return
     for more in ([], ["--dry-run"]):
         if not (more and ("zero" in line or "extend" in line)):
-            found = refused(capsys, "train", tmp_path / "s.zarr", tmp_path / "run", *words, *more)
-            assert line in found
+            refusal = refused(capsys, "train", tmp_path / "s.zarr", tmp_path / "run", *words, *more)
+            assert line in refusal
     assert not (tmp_path / "run/settings.toml").exists()
 
 
@@ -197,16 +195,16 @@ def test_resume__options_that_contradict_are_refused_also_those_that_are_the_def
     words, line, store, tmp_path, capsys
 ):
     assert run(["train", store, str(tmp_path / "run"), *QUICK]) == 0
-    said(capsys)
+    printed(capsys)
     assert line in refused(capsys, "train", store, tmp_path / "run", "--resume", *words)
 
 
 def test_resume__may_go_on_for_longer_also_to_the_default(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run")]
     assert run([*words, *QUICK]) == 0
-    assert "700 steps" not in said(capsys)[0]
+    assert "700 steps" not in printed(capsys)[0]
     assert run([*words, "--resume", "--epochs=100", "--max-steps=700"]) == 0
-    assert "700 steps" in said(capsys)[0]
+    assert "700 steps" in printed(capsys)[0]
     settings = tomllib.loads((tmp_path / "run/settings.toml").read_text())
     assert (settings["epochs"], settings["max_steps"]) == (100, 700)
 
@@ -215,24 +213,43 @@ def test_extend__goes_on_for_more_epochs(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run")]
     assert run([*words, *QUICK]) == 0
     assert run([*words, *QUICK, "--extend=3"]) == 0
-    assert run(["train", store, str(tmp_path / "whole"), *QUICK[:2], "--epochs=5", QUICK[3]]) == 0
-    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "whole"))
+    assert (
+        run(["train", store, str(tmp_path / "straight"), *QUICK[:2], "--epochs=5", QUICK[3]]) == 0
+    )
+    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "straight"))
     assert one.read_bytes() == two.read_bytes()
-    said(capsys)
+    printed(capsys)
+    assert run([*words, "--resume"]) == 0
+    assert "nothing was left to do: the run had ended before" in printed(capsys)[1]
     line = refused(capsys, "train", store, tmp_path / "none", "--extend=3")
     assert "none holds no run to extend" in line
 
 
+def test_extend__killed_before_its_result_is_told_has_the_same_end(
+    store, tmp_path, capsys, monkeypatch
+):
+    words = ["train", store, str(tmp_path / "run")]
+    assert run([*words, *QUICK]) == 0
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("streammiml.verbs.train.finish_extension", killed)
+        with pytest.raises(Killed):
+            run([*words, "--extend=3"])
+    before = (tmp_path / "run/model.safetensors").read_bytes()
+    assert run([*words, "--extend=3"]) == 0
+    assert (tmp_path / "run/model.safetensors").read_bytes() == before
+    assert "nothing was left to do" in printed(capsys)[1]
+    assert run([*words, "--extend=3"]) == 0
+    assert tomllib.loads((tmp_path / "run/settings.toml").read_text())["epochs"] == 8
+
+
 # Options from a file.
-
-
-def test_config__the_command_line_wins_over_the_file_over_the_defaults(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text('epochs = 5\nseed = 3\nlift = "context"\naverage = false\n')
-    got = merged(Options(epochs=100, seed=4, average=True), file)
-    assert (got.epochs, got.seed, got.lift, got.average) == (100, 4, "context", True)
-    assert merged(None, file).epochs == 5
-    assert merged(None, None) == Options()
 
 
 def test_config__gives_the_same_bytes_as_options(store, tmp_path):
@@ -253,35 +270,12 @@ def test_config__settings_of_another_run_will_do(store, tmp_path):
     assert one.read_bytes() == two.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        (b"epoch = 3", r"run\.toml: no option is called 'epoch'; known: .*epochs"),
-        (b"[train]\nepochs = 3", r"run\.toml: no option is called 'train'"),
-        (b"epochs = ", r"run\.toml cannot be read: Invalid value"),
-        (b"\xff\xfe\x00", r"run\.toml cannot be read: 'utf-8' codec"),
-        (b"epochs = 2.5", r"run\.toml: epochs must be a whole number at least 1, got 2\.5"),
-        (b"memory = 2.5", r"run\.toml: memory must be a size"),
-        (b"scale = 2", r"run\.toml: scale must be text, got 2"),
-        (b"lift = true", r"run\.toml: lift must be text, got True"),
-        (b"max_vif = 'a'", r"run\.toml: max_vif must be a number above 0, got 'a'"),
-        (b"checkpoint_every = 1.5", r"run\.toml: checkpoint_every must be a time"),
-        (b"average = 1", r"run\.toml: average must be true or false, got 1"),
-    ],
-)
-def test_config__what_cannot_be_used_is_one_line_that_names_the_file(content, line, tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_bytes(content)
-    with pytest.raises(StreammimlError, match=line):
-        merged(None, file)
-
-
 # Dry runs.
 
 
 def test_dry_run__says_what_it_would_take_and_leaves_nothing(store, tmp_path, capsys):
     assert run(["train", store, str(tmp_path / "run"), "--dry-run"]) == 0
-    out, err = said(capsys)
+    out, err = printed(capsys)
     assert err == ""
     assert not (tmp_path / "run").exists()
     n_bags = [int(n) for n in re.findall(r"bags (?:to train on|held out) +(\d+)", out)]
@@ -290,21 +284,22 @@ def test_dry_run__says_what_it_would_take_and_leaves_nothing(store, tmp_path, ca
         r"variance inflation +1\.00 of label counts",
         r"memory, weights +\d",
         r"memory, all +[\d.]+ MiB of 1 GiB",
-        rf"steps +{n_bags[0] * 134:,}, {n_bags[0]} an epoch",
-        r"reads, about +[\d.]+ [KM]iB, [\d.]+ KiB an epoch",
-        r"time, about +\d+ (s|min) without early stop, by [\d,]+ µs a step and \S+ s a look",
+        rf"steps +{n_bags[0] * 134:,}, {n_bags[0]} per epoch",
+        r"reads, about +[\d.]+ [KM]iB, [\d.]+ KiB per epoch",
+        r"time, about +\d+ (s|min) without early stopping, "
+        r"from [\d,]+ µs per step and \S+ s per look",
     ):
         assert re.search(line, out), line
 
 
 def test_dry_run__as_json_has_the_same_numbers(store, tmp_path, capsys):
     assert run(["train", store, str(tmp_path / "run"), "--dry-run", "--json", "--epochs=3"]) == 0
-    found = json.loads(said(capsys)[0])
-    assert found["steps"] == 3 * found["steps_per_epoch"] == 3 * found["training_bags"]
-    assert found["memory_total"] == sum(found["memory"].values())
-    assert found["vif"] == 1.0
-    assert found["seconds"] > 0
-    assert found["read_per_epoch"] > 0
+    plan = json.loads(printed(capsys)[0])
+    assert plan["steps"] == 3 * plan["steps_per_epoch"] == 3 * plan["training_bags"]
+    assert plan["memory_total"] == sum(plan["memory"].values())
+    assert plan["vif"] == 1.0
+    assert plan["seconds"] > 0
+    assert plan["read_per_epoch"] > 0
 
 
 def test_dry_run__refuses_what_training_would_refuse(store, tmp_path, capsys):
@@ -314,50 +309,51 @@ def test_dry_run__refuses_what_training_would_refuse(store, tmp_path, capsys):
 
 def test_help__names_every_option_with_its_words(capsys):
     assert run(["train", "--help"]) == 0
-    out, _ = said(capsys)
+    out, _ = printed(capsys)
     for word in ("--shared-dim", "--no-average", "--checkpoint-every", "--dry-run", "--resume"):
         assert word in out
-    assert "Passes over the training bags" in " ".join(out.replace("│", " ").split())
+    text = " ".join(out.replace("│", " ").split())
+    assert "Upper limit for passes over the training bags" in text
 
 
 def test_train__json_is_one_object(store, tmp_path, capsys):
     assert run(["train", store, str(tmp_path / "run"), *QUICK, "--json"]) == 0
-    found = json.loads(said(capsys)[0])
-    assert found["run"] == str(tmp_path / "run")
-    assert found["steps"] > 0
+    facts = json.loads(printed(capsys)[0])
+    assert facts["run"] == str(tmp_path / "run")
+    assert facts["steps"] > 0
 
 
 def test_train__says_at_the_end_where_the_time_went(store, tmp_path, capsys):
     assert run(["train", store, str(tmp_path / "run"), *QUICK]) == 0
     words = r"time: \d+ s; kernel \d+%, reading \d+%, validation \d+%, checkpoints \d+%"
-    assert re.search(words, said(capsys)[1].splitlines()[-1])
+    assert re.search(words, printed(capsys)[1].splitlines()[-1])
 
 
 def test_train__that_is_refused_says_nothing_else(store, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("STREAMMIML_DIRECT", "0")
     refused(capsys, "train", "no.zarr", tmp_path / "run", "--threads=2")
     assert run(["train", store, str(tmp_path / "run"), *QUICK, "--threads=2"]) == 0
-    told = said(capsys)[1]
-    assert told.count("streammiml: several kernel threads: results vary from run to run") == 1
-    assert told.count("streammiml: no reads past the page cache (O_DIRECT)") == 1
+    err = printed(capsys)[1]
+    assert err.count("streammiml: several kernel threads: results vary from run to run") == 1
+    assert err.count("streammiml: no reads that bypass the page cache (O_DIRECT)") == 1
 
 
 def test_train__states_how_bags_are_mixed_before_the_first_step(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run"), *QUICK, "--block-bags=8", "--mix-blocks=6"]
     assert run(words) == 0
-    first = said(capsys)[1].splitlines()[0]
-    shown = r"bags are drawn from 6 of 38 blocks of 8: label counts vary (\d\.\d\d) times as in a"
+    first = printed(capsys)[1].splitlines()[0]
+    shown = r"bags are drawn from 6 of 38 blocks of 8: label counts have (\d\.\d\d) times the"
     assert float(re.match(shown, first)[1]) > 2
     words = ["train", store, str(tmp_path / "full"), *QUICK, "--order=full"]
     assert run(words) == 0
-    assert "bags are drawn from all 300" in said(capsys)[1].splitlines()[0]
+    assert "bags are drawn from all 300" in printed(capsys)[1].splitlines()[0]
 
 
 def test_train__that_stops_early_says_so_and_how_to_go_on(store, tmp_path, capsys):
     words = ["train", store, str(tmp_path / "run"), "--shared-dim=8", "--validate-every=20"]
     words.append("--validation=0.1")
     assert run([*words, "--patience=1", "--epochs=50"]) == 0
-    assert "stopped early: no lower ranking loss for" in said(capsys)[1]
+    assert "stopped early: no lower ranking loss in" in printed(capsys)[1]
     assert run([*words, "--extend=1"]) == 0
 
 

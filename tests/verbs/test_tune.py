@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from streammiml.verbs.main import run
-from streammiml.verbs.showing import Show
+from streammiml.verbs.progress import TrainDisplay
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -32,7 +32,7 @@ def test_tune__prints_a_table_and_writes_settings_that_train_takes(store, tmp_pa
     text, err = capsys.readouterr()
     assert re.search(r"^ *subconcepts +step_size +folds +ranking loss", text, re.M)
     assert re.search(r"^ +\d +0\.\d+ +3 +0\.\d{4} ± 0\.\d{4} +0\.\d{4} +0\.\d{4}", text, re.M)
-    assert re.search(r"^[\d,]+ steps, \d+% of what the full grid may take$", text, re.M)
+    assert re.search(r"^[\d,]+ steps, \d+% of the steps that the full grid may take$", text, re.M)
     assert "rung 4 of 4: 4 of 4 trials, best ranking loss" in err
     assert re.search(r"^epoch \d+/\d+, step [\d,]+, [\d,]+ steps/s", err, re.M)
     assert re.search(r"^time: .*kernel \d+%, reading \d+%", err, re.M)
@@ -50,14 +50,16 @@ def test_tune__a_signal_while_the_winner_is_trained_is_told_and_gone_on_after(
 ):
     out, more = tmp_path / "search", ("--workers", "1", "--train")
     with monkeypatch.context() as patch:
-        patch.setattr(Show, "__call__", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(TrainDisplay, "__call__", lambda *_: signal.raise_signal(signal.SIGINT))
         assert run(words(store, out, tmp_path, *more)) == 130
     last = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"streammiml: stopped at step \d+ of the winner; the same .* goes on", last)
+    assert re.fullmatch(
+        r"streammiml: stopped at step \d+ of the winner; the same .* continues", last
+    )
     assert not (out / "winner" / "model.safetensors").exists()
     assert run(["evaluate", str(out), store]) == 2
-    said = f"{out} is a search by tune without a model; tune --train makes {out / 'winner'}"
-    assert said in capsys.readouterr().err
+    message = f"{out} is a search by tune without a model; tune --train makes {out / 'winner'}"
+    assert message in capsys.readouterr().err
     assert run(words(store, out, tmp_path, *more)) == 0
     capsys.readouterr()
     assert run(["evaluate", str(out), store]) == 2
@@ -68,8 +70,14 @@ def test_tune__a_signal_while_the_winner_is_trained_is_told_and_gone_on_after(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--folds", "61"], "60 bags cannot be cut into 61 folds; --folds 60 is the most"),
-        (["--threads", "2"], "each trial takes one thread; --workers says how many run at a time"),
+        (
+            ["--folds", "61"],
+            "60 bags cannot be cut into 61 folds; --folds 60 is the largest number",
+        ),
+        (
+            ["--threads", "2"],
+            "each trial uses one thread; --workers sets how many trials run at a time",
+        ),
         (["--scheduler", "nowhere"], "no Dask scheduler answers at nowhere"),
         (["--grid", "huge"], "no grid is called 'huge'; known: "),
     ],

@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from streammiml.learn.progress import Progress
-from streammiml.verbs.showing import Show, spoken
+from streammiml.learn.progress import TrainProgress
+from streammiml.measure.scoring import ScoreProgress
+from streammiml.search.tune import TuneProgress
+from streammiml.verbs.progress import ScoreDisplay, TrainDisplay, TuneDisplay, format_duration
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -19,15 +21,16 @@ def moment(**changes):
         "epoch": 3, "step": 12_345, "seconds": 9.0, "steps_per_second": 1000.0,
         "rows_per_second": 9000.0, "mb_per_second": 42.0, "loss": 0.7, "share_of_violations": 0.25,
         "time": {"kernel": 1.0}, "validation_loss": 0.0625, "best_loss": 0.05, "is_line": True,
+        "steps_here": 300,
         "epochs": 10, "mixing": "bags are mixed", "stopped_early": False, "done": 0.3,
         "seconds_left": 3600.0 * 4,
         "total": {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0, "all": 10},
     }  # fmt: skip
-    return Progress(**{**usual, **changes})
+    return TrainProgress(**{**usual, **changes})
 
 
 def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
-    with Show() as show:
+    with TrainDisplay() as show:
         show(moment())
         show(moment(step=12_400, validation_loss=None, is_line=False))
         show(moment(step=13_000, validation_loss=None, done=1.0))
@@ -43,30 +46,53 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
     spent = "time: 10 s; kernel 60%, reading 10%, validation 20%, checkpoints 0%"
     assert show.summary() == [spent]
     show(moment(stopped_early=True))
-    early = "stopped early: no lower ranking loss for as many looks as --patience says; "
-    assert show.summary() == [early + "--extend goes on", spent]
+    early = "stopped early: no lower ranking loss in as many looks as --patience allows; "
+    assert show.summary() == [early + "--extend continues the run", spent]
 
 
 def test_show__passes_over_moments_before_there_is_a_pace(capsys):
-    with Show() as show:
-        show._shown -= 60
+    with TrainDisplay() as show:
+        show._shown_at -= 60
         show(moment(step=64, seconds_left=None, is_line=False))
         assert capsys.readouterr().err.splitlines() == ["bags are mixed"]
         show(moment(step=200, seconds_left=3.0, is_line=False))
     assert "step 200, " in capsys.readouterr().err
 
 
+def test_summary__is_empty_where_there_was_nothing_to_do():
+    with TrainDisplay() as show:
+        assert (show.summary(), show.has_trained) == ([], False)
+        show(moment(steps_here=0))
+        assert (show.summary(), show.has_trained) == ([], False)
+        show(moment(steps_here=1))
+        assert show.has_trained
+
+
 def test_summary__names_compiling_where_it_took_time():
     total = {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0}
-    show = Show()
+    show = TrainDisplay()
     show(moment(total={**total, "compiling": 5, "all": 20}))
     assert show.summary()[0].endswith("checkpoints 0%, compiling 25%")
     show(moment(total={**total, "compiling": 0.01, "all": 20}))
     assert show.summary()[0].endswith("checkpoints 0%")
 
 
-def test_show__that_has_seen_nothing_has_nothing_to_sum_up():
-    assert Show().summary() == []
+def test_score_display__elsewhere_than_on_a_terminal_names_only_the_dashboard(capsys):
+    with ScoreDisplay() as display:
+        display(ScoreProgress(0, 10, None))
+        display(ScoreProgress(5, 10, "http://host/status"))
+        display(ScoreProgress(10, 10, "http://host/status"))
+    assert capsys.readouterr() == ("", "dashboard at http://host/status\n")
+
+
+def test_tune_display__prints_a_line_for_each_tenth_of_a_rung(capsys):
+    display = TuneDisplay()
+    for done in range(41):
+        display(TuneProgress(1, 3, done, 40, None if done < 4 else 0.25, "http://host/status"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["dashboard at http://host/status", "rung 2 of 3: 0 of 40 trials"]
+    assert lines[2] == "rung 2 of 3: 4 of 40 trials, best ranking loss 0.2500"
+    assert len(lines) == 12
 
 
 @pytest.mark.parametrize(
@@ -80,8 +106,8 @@ def test_show__that_has_seen_nothing_has_nothing_to_sum_up():
         (1e6, "11.6 d"),
     ],
 )
-def test_spoken__has_the_unit_that_fits(seconds, words):
-    assert spoken(seconds) == words
+def test_format_duration__has_the_unit_that_fits(seconds, words):
+    assert format_duration(seconds) == words
 
 
 def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
@@ -113,7 +139,7 @@ def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
     assert "bags are drawn from" in text
     assert text.count("ranking loss") >= 3
     assert re.search(r"epoch \d+/20, step [\d,]+, [\d,]+ steps/s, .* held, violations", text)
-    # Erased before each is written anew, so that lines do not pile up.
+    # Each line is erased before the next is written, so that lines do not pile up.
     assert text.count("\x1b[2K") >= 3
     assert re.search(r"time: .*kernel \d+%, reading \d+%, validation \d+%", text)
     assert b"Model(" in out
