@@ -1,1 +1,1 @@
-"""Conversion and corpora: foreign files to stores. Installed as ``streammiml_tools``."""
+"""Converts foreign files to stores and makes corpora. Installed as ``streammiml_tools``."""

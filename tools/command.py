@@ -1,4 +1,4 @@
-"""Runs one function of this folder as a command: ``python -m streammiml_tools.synth …``."""
+"""Runs a function as a command, for ``python -m streammiml_tools.synth`` and the like."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from streammiml.errors import StreammimlError
 
 
 def run_command(function: Callable[..., Any], words: Sequence[str] | None = None) -> int:
-    """Call a function with options of the command line; 2 and one line for a user's error."""
-    app = App(result_action="return_value", help_flags=["--help", "-h"], version_flags=[])
+    """Call a function with the options of the command line, and return the exit code.
+
+    An error that the user can put right is printed as one line, with exit code 2.
+    """
+    name = function.__name__.removesuffix("_verb")
+    app = App(
+        # Some versions of cyclopts would show the name of the file.
+        name=f"python -m streammiml_tools.{name}",
+        result_action="return_value",
+        help_flags=["--help", "-h"],
+        version_flags=[],
+    )
     app.default(function)
     try:
         refuse_windows()

@@ -1,6 +1,6 @@
-"""``streammiml demo``: the whole way on real data that needs no download.
+"""``streammiml demo``: from files to a report, on real data that needs no download.
 
-Every step is one that a user can take alone; what it does is printed as the command that would.
+Every step is printed as the command with which a user can repeat it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import streammiml as sm
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.config import TrainConfig, format_size, parse_size
 from streammiml.errors import StreammimlError
-from streammiml.learn.origin import Witness, read_origin
+from streammiml.learn.run_facts import FactsWriter, read_run_facts
 from streammiml_tools.convert import convert
-from streammiml_tools.digits import digit_bags
-from streammiml_tools.docstrings import page_bags, read_library
-from streammiml_tools.synth import Planted, write_corpus
-from streammiml_tools.verify import compare
+from streammiml_tools.convert.compare import compare
+from streammiml_tools.corpora.digits import digit_bags
+from streammiml_tools.corpora.docstrings import page_bags, read_library
+from streammiml_tools.corpora.synth import Planted, write_corpus
 
 SHOWN = (
     "hamming_loss",
@@ -46,8 +46,8 @@ LARGE_FEATURES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Corpus:
-    """Bags to learn from and bags that share no row with them."""
+class DemoCorpus:
+    """Training bags and test bags, which share no row."""
 
     name: str
     train: BagBlock
@@ -55,25 +55,25 @@ class Corpus:
     label_names: tuple[str, ...]
     feature_names: tuple[str, ...] | None
     settings: dict[str, Any]
-    """Options of training, found on a part of the training rows that was held out."""
+    """Options of training, chosen on held-out training rows."""
     image: str | None = None
     rows: str
-    """What rows are called."""
+    """What the rows are, for messages: pictures, sentences."""
 
 
 def demo(
     out: Path = Path("streammiml-demo"), /, *, text: bool = False, large: str | None = None
 ) -> None:
-    """Real handwritten digits to bags, to stores, to a model, its figures and a page on it.
+    """Train on bags of real handwritten digits, evaluate, explain, and write a report.
 
     Parameters
     ----------
     out
-        Folder for what is made; one that an earlier demo made is replaced.
+        Folder for all files; the folder of an earlier demo is replaced.
     text
-        Sentences of the documentation of Python's library instead, as sparse rows.
+        Train on sentences of the documentation of Python's library instead, as sparse rows.
     large
-        Instead, stream a made-up store of this size, such as 4GB, through far less memory.
+        Train on a planted store of this size instead, such as 4GB, in far less memory.
     """
     if text and large is not None:
         raise StreammimlError("--text and --large are two demos; give one of them")
@@ -83,12 +83,12 @@ def demo(
         _story(out, _sentences if text else _digits)
 
 
-def _digits() -> Corpus:
+def _digits() -> DemoCorpus:
     train, test = (
         digit_bags(n_bags, seed=half, half=half)[0]
         for half, n_bags in enumerate((TRAIN_BAGS, TEST_BAGS))
     )
-    return Corpus(
+    return DemoCorpus(
         name="digits",
         train=train,
         test=test,
@@ -100,13 +100,13 @@ def _digits() -> Corpus:
     )
 
 
-def _sentences() -> Corpus:
+def _sentences() -> DemoCorpus:
     library = read_library()
     train, test = (
         page_bags(library, n_bags, seed=half, half=half)
         for half, n_bags in enumerate((TRAIN_BAGS, TEST_BAGS))
     )
-    return Corpus(
+    return DemoCorpus(
         name="pages",
         train=train,
         test=test,
@@ -117,11 +117,11 @@ def _sentences() -> Corpus:
     )
 
 
-def _story(out: Path, make: Any) -> None:
-    """Files, stores, training, figures, explanations, a page."""
-    begun = time.monotonic()
-    corpus = make()
-    _fresh(out)
+def _story(out: Path, make_corpus: Any) -> None:
+    """Convert, train, evaluate, explain and report, printing each command."""
+    started = time.monotonic()
+    corpus = make_corpus()
+    _make_empty(out)
     stores = {}
     for part, block in (("train", corpus.train), ("test", corpus.test)):
         source, path = out / f"{corpus.name}-{part}.npz", out / f"{corpus.name}-{part}.zarr"
@@ -130,14 +130,13 @@ def _story(out: Path, make: Any) -> None:
         _say("convert", source, path)
         convert(source, path)
         if not compare(path, source).is_same:
-            raise StreammimlError(f"{path} does not hold what {source} does")
-    first = corpus.test
-    print(f"  {TRAIN_BAGS:,} and {TEST_BAGS:,} bags, compared with their sources; among them")
+            raise StreammimlError(f"{path} differs from {source}")
+    print(f"  {TRAIN_BAGS:,} and {TEST_BAGS:,} bags, the same as in their sources; two of them:")
     for bag in range(2):
-        names = ", ".join(corpus.label_names[label] for label in first.labels_of(bag))
-        n_rows = int(first.bag_offsets[bag + 1] - first.bag_offsets[bag])
-        print(f"  {n_rows} {corpus.rows} with the labels {names}")
-    with rivals_beside(stores["train"], stores["test"]) as rivals:
+        names = ", ".join(corpus.label_names[label] for label in corpus.test.labels_of(bag))
+        start, stop = corpus.test.bag_offsets[bag : bag + 2].tolist()
+        print(f"  {stop - start} {corpus.rows} with the labels {names}")
+    with baselines_beside(stores["train"], stores["test"]) as baselines:
         run = out / "run"
         config = TrainConfig(**corpus.settings)
         options = (
@@ -147,19 +146,19 @@ def _story(out: Path, make: Any) -> None:
         )
         _say("train", stores["train"], run, *options)
         store = sm.open_store(stores["train"])
-        witness = Witness(store, run)
-        model = sm.train(store, config, run=run, watch=witness)
-        witness.finish()
+        facts_writer = FactsWriter(store, run)
+        model = sm.train(store, config, run=run, watch=facts_writer)
+        facts_writer.finish()
         print(f"  {model}")
         _say("evaluate", run, stores["test"])
         figures = sm.evaluate(model, stores["test"])
         _say("explain", run, stores["test"], out / "why")
-        said = sm.explain(model, stores["test"], out / "why")
-        for line in _typical(said["labels"][:3]):
+        explanation = sm.explain(model, stores["test"], out / "why")
+        for line in _typical(explanation["labels"][:3]):
             print(f"  {line}")
-        print("comparing with classifiers of scikit-learn on pooled bags, in the same run")
-        found = rivals()
-    for line in table({"streammiml": figures, **found}):
+        print("comparing with classifiers of scikit-learn on pooled bags, trained meanwhile")
+        baseline_figures = baselines()
+    for line in table({"streammiml": figures, **baseline_figures}):
         print(line)
     image = ["--image", corpus.image] if corpus.image is not None else []
     page = out / "report.html"
@@ -170,9 +169,9 @@ def _story(out: Path, make: Any) -> None:
         store=stores["test"],
         image=corpus.image,
         title=f"Bags of {corpus.rows}",
-        others=found,
+        others=baseline_figures,
     )
-    print(f"all of it took {time.monotonic() - begun:.0f} s; open {page.absolute().as_uri()}")
+    print(f"all of it took {time.monotonic() - started:.0f} s; open {page.absolute().as_uri()}")
 
 
 def _say(verb: str, *words: object) -> None:
@@ -190,35 +189,35 @@ def _typical(labels: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def table(columns: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """A line a figure, a column a method; what a method does not have is left blank."""
+    """Yield a line for each metric and a column for each method; missing metrics are blank."""
     yield " " * 22 + "  ".join(columns)
     for name in SHOWN:
         cells = (
-            f"{found[name]:.4f}".rjust(len(method)) if name in found else " " * len(method)
-            for method, found in columns.items()
+            f"{figures[name]:.4f}".rjust(len(method)) if name in figures else " " * len(method)
+            for method, figures in columns.items()
         )
         yield f"{name.replace('_', ' '):<22}{'  '.join(cells)}".rstrip()
 
 
 @contextmanager
-def rivals_beside(train: Path, test: Path) -> Iterator[Any]:
-    """Begin the comparison in a process of its own; calling what is yielded waits for it."""
-    # One thread each: this and the training share the machine.
-    calm = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+def baselines_beside(train: Path, test: Path) -> Iterator[Any]:
+    """Run the baselines in another process; yields a function that waits for their metrics."""
+    # One thread for each library, since the training runs at the same time.
+    one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "streammiml_tools.pooled", str(train), str(test)],
+        [sys.executable, "-m", "streammiml_tools.baselines", str(train), str(test)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, **calm},
+        env={**os.environ, **one_thread},
         text=True,
     )
 
     def result() -> Any:
-        found, complaint = process.communicate()
+        output, errors = process.communicate()
         if process.returncode:
-            last = complaint.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+            last = errors.strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
             raise StreammimlError(f"the comparison failed: {last[0].removeprefix('streammiml: ')}")
-        return json.loads(found)
+        return json.loads(output)
 
     try:
         yield result
@@ -237,7 +236,7 @@ def write_npz(
     label_names: tuple[str, ...],
     feature_names: tuple[str, ...] | None,
 ) -> None:
-    """Bags as a file that ``convert`` reads and others can write: plain NumPy arrays."""
+    """Write bags as plain NumPy arrays, in a file that ``convert`` reads."""
     rows = block.rows
     arrays: dict[str, Any] = {
         "offsets": block.bag_offsets,
@@ -258,17 +257,18 @@ def write_npz(
 
 
 def _large(out: Path, n_bytes: int) -> None:
-    """A store of about ``n_bytes``, trained on and scored by processes of little memory."""
+    """Write a planted store of about ``n_bytes``, and train on it in little memory."""
     low, high = Planted().rows_per_bag
     n_bags = max(100, round(n_bytes / ((low + high) / 2 * LARGE_FEATURES * 4)))
-    free = shutil.disk_usage(_existing(out)).free
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     if n_bytes * 1.1 > free:
         raise StreammimlError(
             f"--large {format_size(n_bytes)} needs about {format_size(int(n_bytes * 1.1))} below "
-            f"{out}, where {format_size(free)} are free; ask for less, or name another folder"
+            f"{out}, where {format_size(free)} are free; give a smaller --large, or another folder"
         )
-    _fresh(out)
-    begun = time.monotonic()
+    _make_empty(out)
+    started = time.monotonic()
     store, run = out / "planted.zarr", out / "run"
     settings: dict[str, Any] = {"n_bags": n_bags, "n_features": LARGE_FEATURES, "n_labels": 50}
     words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
@@ -276,10 +276,10 @@ def _large(out: Path, n_bytes: int) -> None:
     written = write_corpus(store, **settings)
     size = sum(file.stat().st_size for file in store.rglob("*") if file.is_file())
     print(f"  {written.n_bags:,} bags of {written.n_rows:,} rows, {format_size(size)} on disk")
-    # In processes of their own, so that what each holds at most is its own.
+    # Each command runs in a process of its own, so that its peak of memory is measured alone.
     options = ["--memory", LARGE_MEMORY, "--epochs", "1", "--shared-dim", "50"]
     _command("train", store, run, *options)
-    origin = read_origin(run)
+    origin = read_run_facts(run)
     if origin is not None and origin.peak_bytes is not None:
         print(
             f"  read {format_size(size)} and held {format_size(origin.peak_bytes)} at most, "
@@ -288,22 +288,18 @@ def _large(out: Path, n_bytes: int) -> None:
         )
     _command("report", run, "--out", out / "report.html")
     page = (out / "report.html").absolute().as_uri()
-    print(f"all of it took {time.monotonic() - begun:.0f} s; open {page}")
+    print(f"all of it took {time.monotonic() - started:.0f} s; open {page}")
 
 
 def _command(verb: str, *words: object) -> None:
     _say(verb, *words)
-    done = subprocess.run([sys.executable, "-m", "streammiml", verb, *map(str, words)])
-    if done.returncode:
-        raise StreammimlError(f"{verb} ended with exit code {done.returncode}; see above")
+    process = subprocess.run([sys.executable, "-m", "streammiml", verb, *map(str, words)])
+    if process.returncode:
+        raise StreammimlError(f"{verb} ended with exit code {process.returncode}; see above")
 
 
-def _existing(path: Path) -> Path:
-    """The folder, or the first of those it lies in that is there."""
-    return next(each for each in (path, *path.absolute().parents) if each.exists())
-
-
-def _fresh(out: Path) -> None:
+def _make_empty(out: Path) -> None:
+    """Create an empty folder, deleting the folder of an earlier demo."""
     if (out / MARK).exists():
         shutil.rmtree(out)
     elif out.exists() and any(out.iterdir()):

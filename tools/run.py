@@ -6,9 +6,9 @@ Needs only Python 3.11 or newer with pip and venv; imports nothing but the stand
     python3 tools/run.py test [ARGS]     the tests that are not slow, or what pytest's ARGS select
     python3 tools/run.py exec CMD ARGS   any command of the environment
 
-The environment is the folder .venv. If that one belongs to another version of Python, the
-environment is .venv-3.13 (named by the version that runs this). With --lowest before the job, it is
-.venv-lowest-3.11, in which every dependency has the lowest version that pyproject.toml allows.
+The environment is the folder .venv. If .venv belongs to another version of Python, the environment
+is named by the version that runs this script, such as .venv-3.13. With --lowest before the job, it
+is .venv-lowest-3.11, where every dependency has the lowest version that pyproject.toml allows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PYTHON = "{}.{}".format(*sys.version_info)
 
 
 class Refused(Exception):
-    """Something that the user can put right, in one line."""
+    """An error that the user can put right; its message is one line."""
 
 
 def version_of(folder: Path) -> str | None:
@@ -37,17 +37,17 @@ def version_of(folder: Path) -> str | None:
         settings = (folder / "pyvenv.cfg").read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    # Environments that uv makes say version_info.
-    found = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings, re.M)
-    return found[1] if found else None
+    # Environments that uv makes have version_info instead of version.
+    match = re.search(r"^version(?:_info)? *= *(\d+\.\d+)", settings, re.M)
+    return match[1] if match else None
 
 
 def folder_for(*, lowest: bool) -> Path:
     """Return the folder of the environment for this Python."""
     if lowest:
         return ROOT / f".venv-lowest-{PYTHON}"
-    usual = ROOT / ".venv"
-    return usual if version_of(usual) in (None, PYTHON) else ROOT / f".venv-{PYTHON}"
+    default = ROOT / ".venv"
+    return default if version_of(default) in (None, PYTHON) else ROOT / f".venv-{PYTHON}"
 
 
 def lowest_versions() -> str:
@@ -58,22 +58,22 @@ def lowest_versions() -> str:
 
 
 def environment(extra: str, *, lowest: bool) -> Path:
-    """Return the environment's folder of programs, installed anew when pyproject.toml changed."""
+    """Return the folder of the environment's programs; reinstall if pyproject.toml has changed."""
     folder = folder_for(lowest=lowest)
     programs = folder / BIN
-    wanted = hashlib.sha256(PROJECT.read_bytes()).hexdigest()
+    digest = hashlib.sha256(PROJECT.read_bytes()).hexdigest()
     stamp = folder / f"installed-{extra}"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == digest:
         return programs
     print(f"streammiml: installing into {folder}", file=sys.stderr, flush=True)
     try:
         if not (programs / "python").exists():
-            # A copied python does not find its library in some builds for macOS; a link does.
+            # Some builds for macOS find their library from a linked python, but not from a copy.
             venv.create(folder, with_pip=True, symlinks=True)
         python = str(programs / "python")
         has_pip = subprocess.run([python, "-m", "pip", "--version"], capture_output=True)
         if has_pip.returncode:
-            # Made by uv, or by a run of this that was interrupted.
+            # Environments of uv, and of an interrupted run of this script, have no pip.
             subprocess.run([python, "-m", "ensurepip"], check=True, capture_output=True)
         install = [python, "-m", "pip", "install", "-qq"]
         install += ["--disable-pip-version-check", "--editable", f".[{extra}]"]
@@ -88,21 +88,23 @@ def environment(extra: str, *, lowest: bool) -> Path:
                 f"Python {PYTHON} cannot make an environment; install its venv and pip (on Debian "
                 f"and Ubuntu: apt install python{PYTHON}-venv), delete {folder}, and try again"
             ) from None
-        raise Refused(f"pip could not install into {folder}; its last lines say why") from None
+        raise Refused(
+            f"pip could not install into {folder}; see the last lines of pip above"
+        ) from None
     except (OSError, ValueError) as error:
         raise Refused(f"{folder} cannot be made: {error}") from None
-    stamp.write_text(wanted, encoding="utf-8")
+    stamp.write_text(digest, encoding="utf-8")
     return programs
 
 
 def main(words: list[str]) -> int:
-    """Run the job that the first word names; its exit code is ours."""
-    if sys.version_info < (3, 11):  # noqa: UP036  whoever starts this may have an older one
+    """Run the job that the first word names, and return its exit code."""
+    if sys.version_info < (3, 11):  # noqa: UP036  an older Python may run this file
         raise Refused(f"needs Python 3.11 or newer, this is {sys.version.split()[0]}")
     if sys.platform == "win32":
         raise Refused(
             "Windows is not supported; use WSL, the Linux inside Windows: run wsl --install, and "
-            "run this there"
+            "run this command there"
         )
     lowest = words[:1] == ["--lowest"]
     job, *rest = words[lowest:] or [""]

@@ -16,10 +16,10 @@ from tests.tell.pages import Page
 FIGURES = ("hamming loss", "one error", "coverage", "ranking loss", "average precision")
 
 
-def told(text):
+def figures_in(text):
     """Figures of each method by name, the first being ours."""
     lines = dict(re.findall(r"^([a-z ]+?) {2,}([0-9. ]+)$", text, re.M))
-    return {name: [float(each) for each in line.split()] for name, line in lines.items()}
+    return {name: [float(word) for word in line.split()] for name, line in lines.items()}
 
 
 def test_demo__its_figures_beat_classifiers_on_pooled_bags_and_the_page_shows_keys(
@@ -27,8 +27,8 @@ def test_demo__its_figures_beat_classifiers_on_pooled_bags_and_the_page_shows_ke
 ):
     monkeypatch.chdir(tmp_path)
     assert run(["demo"]) == 0
-    said = capsys.readouterr().out
-    figures = told(said)
+    output = capsys.readouterr().out
+    figures = figures_in(output)
     assert set(FIGURES) <= set(figures)
     ours, *others = figures["ranking loss"]
     assert len(others) == 2
@@ -37,13 +37,13 @@ def test_demo__its_figures_beat_classifiers_on_pooled_bags_and_the_page_shows_ke
     ours, *others = figures["average precision"]
     assert ours > max(others)
     assert figures["key instance accuracy"][0] > 0.95
-    address = re.search(r"open (file://\S+)$", said.strip())[1]
+    address = re.search(r"open (file://\S+)$", output.strip())[1]
     assert address == (tmp_path / "streammiml-demo" / "report.html").as_uri()
     page = Page((tmp_path / "streammiml-demo" / "report.html").read_text())
-    keys = [of for tag, of in page.tags if tag == "img" and ", key of " in of["alt"]]
+    keys = [attrs for tag, attrs in page.tags if tag == "img" and ", key of " in attrs["alt"]]
     assert len(keys) > 10
     assert "random forest, pooled" in page.text
-    verbs = re.findall(r"^\$ streammiml (\w+)", said, re.M)
+    verbs = re.findall(r"^\$ streammiml (\w+)", output, re.M)
     assert verbs == ["convert", "convert", "train", "evaluate", "explain", "report"]
 
 
@@ -70,7 +70,7 @@ def test_demo__prints_commands_that_work(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_demo__text_beats_classifiers_on_pooled_bags(tmp_path, capsys):
     assert run(["demo", str(tmp_path / "out"), "--text"]) == 0
-    figures = told(capsys.readouterr().out)
+    figures = figures_in(capsys.readouterr().out)
     ours, *others = figures["ranking loss"]
     assert ours < min(others)
     ours, *others = figures["average precision"]
@@ -83,11 +83,11 @@ def test_demo__text_beats_classifiers_on_pooled_bags(tmp_path, capsys):
 @pytest.mark.slow
 def test_demo__large_streams_a_store_through_little_memory(tmp_path, capfd):
     assert run(["demo", str(tmp_path / "out"), "--large", "20MB"]) == 0
-    said = capfd.readouterr().out
-    assert re.search(r"bags of [\d,]+ rows, (1[5-9]|2\d)(\.\d)? MiB on disk", said)
+    output = capfd.readouterr().out
+    assert re.search(r"bags of [\d,]+ rows, (1[5-9]|2\d)(\.\d)? MiB on disk", output)
     assert (tmp_path / "out" / "report.html").exists()
     if sys.platform == "linux":
-        assert re.search(r"read \S+ MiB and held \S+ MiB at most", said)
+        assert re.search(r"read \S+ MiB and held \S+ MiB at most", output)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_demo__large_streams_a_store_through_little_memory(tmp_path, capfd):
     [
         (["--large", "much"], "large must be a size such as 256MiB"),
         (["--large", "1GB", "--text"], "--text and --large are two demos"),
-        (["--large", "900TB"], r"needs about \d+ TiB below .* are free; ask for less"),
+        (["--large", "900TB"], r"needs about \d+ TiB below .* are free; give a smaller --large"),
     ],
 )
 def test_demo__bad_options_get_one_line_and_exit_code_2(tmp_path, capsys, words, message):
@@ -114,22 +114,22 @@ def test_demo__leaves_a_folder_that_is_not_its_own_alone(tmp_path, capsys):
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_rivals_beside__a_comparison_that_fails_says_why(tmp_path):
+def test_baselines_beside__a_comparison_that_fails_says_why(tmp_path):
     with (
-        demo.rivals_beside(tmp_path / "no.zarr", tmp_path / "none.zarr") as rivals,
+        demo.baselines_beside(tmp_path / "no.zarr", tmp_path / "none.zarr") as baselines,
         pytest.raises(StreammimlError, match=r"^the comparison failed: .*no.zarr"),
     ):
-        rivals()
+        baselines()
 
 
-def test_rivals_beside__is_ended_when_the_demo_fails(tmp_path):
+def test_baselines_beside__is_ended_when_the_demo_fails(tmp_path):
     def fails():
-        with demo.rivals_beside(tmp_path / "a", tmp_path / "b") as rivals:
-            seen.append(rivals.__closure__)
+        with demo.baselines_beside(tmp_path / "a", tmp_path / "b") as baselines:
+            seen.append(baselines.__closure__)
             raise KeyError("x")
 
     seen = []
     with pytest.raises(KeyError):
         fails()
     processes = [cell.cell_contents for cell in seen[0] if hasattr(cell.cell_contents, "poll")]
-    assert [each.poll() is not None for each in processes] == [True]
+    assert [process.poll() is not None for process in processes] == [True]

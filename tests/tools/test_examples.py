@@ -56,14 +56,16 @@ def test_text_corpus__from_documents_to_a_page(tmp_path):
     lines = []
     for number in range(150):
         own = rng.choice(sorted(topics), rng.integers(1, 3), replace=False).tolist()
-        said = [" ".join(rng.choice(topics[name].split(), 4)) for name in own]
-        body = ". ".join(text.capitalize() for text in [*said, "nothing of note was said today"])
+        sentences = [" ".join(rng.choice(topics[name].split(), 4)) for name in own]
+        body = ". ".join(
+            text.capitalize() for text in [*sentences, "nothing of note was said today"]
+        )
         lines.append({"id": str(number), "title": "News", "body": f"{body}.", "topics": own})
     raw = "\n".join(map(json.dumps, lines)).encode() + b"\n"
     (tmp_path / "documents.jsonl.gz").write_bytes(gzip.compress(raw))
-    said = example("text_corpus", "documents.jsonl.gz", "out", cwd=tmp_path)
-    assert "(sparse float32), 3 labels>" in said
-    assert float(re.search(r"ranking loss ([0-9.]+)", said)[1]) < 0.1
+    output = example("text_corpus", "documents.jsonl.gz", "out", cwd=tmp_path)
+    assert "(sparse float32), 3 labels>" in output
+    assert float(re.search(r"ranking loss ([0-9.]+)", output)[1]) < 0.1
     assert "harbour" in Page((tmp_path / "out" / "report.html").read_text()).text
 
 
@@ -78,14 +80,14 @@ def test_images__of_uint8_to_subconcepts_and_a_page(tmp_path):
             shape = np.array(array.shape, ">u4").tobytes()
             raw = b"\0\0\x08" + bytes([array.ndim]) + shape + array.astype(np.uint8).tobytes()
             (tmp_path / f"{name}-{kind}-ubyte").write_bytes(raw)
-    said = example("images", tmp_path, "out", 1000, cwd=tmp_path)
-    assert "(uint8), 2 labels>" in said
-    held = re.findall(r"^(?:02468|13579): sub-concepts hold (.*)$", said, re.M)
+    output = example("images", tmp_path, "out", 1000, cwd=tmp_path)
+    assert "(uint8), 2 labels>" in output
+    held = re.findall(r"^(?:02468|13579): sub-concepts hold (.*)$", output, re.M)
     assert len(held) == 2
     # Five shapes make up each label: one sub-concept does not hold them all.
     assert max(len(line.split(", ")) for line in held) > 1
     page = Page((tmp_path / "out" / "report.html").read_text())
-    assert [of for tag, of in page.tags if tag == "img"]
+    assert [attrs for tag, attrs in page.tags if tag == "img"]
 
 
 def test_train_from_s3__gives_the_model_of_a_local_copy(tmp_path):
@@ -95,8 +97,8 @@ def test_train_from_s3__gives_the_model_of_a_local_copy(tmp_path):
         for name, value in servers.s3_settings(address).items():
             patch.setenv(name, value)
         write_store(f"s3://{servers.BUCKET}/corpus.zarr", planted(200), label_names=NAMES)
-        said = example("train_from_s3", f"s3://{servers.BUCKET}/corpus.zarr", "out", cwd=tmp_path)
-    assert "200 bags scored" in said
+        output = example("train_from_s3", f"s3://{servers.BUCKET}/corpus.zarr", "out", cwd=tmp_path)
+    assert "200 bags scored" in output
     write_store(tmp_path / "corpus.zarr", planted(200), label_names=NAMES)
     config = sm.TrainConfig(epochs=5, memory="512MiB")
     sm.train(tmp_path / "corpus.zarr", config, run=tmp_path / "run")
@@ -111,10 +113,10 @@ def test_train_from_s3__gives_the_model_of_a_local_copy(tmp_path):
 @pytest.mark.slow
 def test_score_on_dask__is_the_same_as_alone(trained, tmp_path):
     words = [trained / "run", trained / "x.zarr", tmp_path / "out"]
-    said = example("score_on_dask", *words, cwd=tmp_path)
-    assert said.startswith("scoring at tcp://")
-    assert "the same alone: True" in said
-    assert "300 bags" in said
+    output = example("score_on_dask", *words, cwd=tmp_path)
+    assert output.startswith("scoring at tcp://")
+    assert "the same alone: True" in output
+    assert "300 bags" in output
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +127,13 @@ def plain(trained):
 
 @pytest.mark.parametrize("way", ["pyarrow", "pandas", "polars", "duckdb"])
 def test_read_predictions__every_way_gives_the_same_table(trained, plain, tmp_path, way):
-    said = example("read_predictions", trained / "predictions", way, cwd=tmp_path)
+    output = example("read_predictions", trained / "predictions", way, cwd=tmp_path)
     figures = sm.evaluate(trained / "run", trained / "x.zarr", metrics=["per_label"])
     want = {row["name"]: row["predicted"] for row in figures["per_label"] if row["predicted"]}
-    lines = [line.split() for line in said.splitlines()]
+    lines = [line.split() for line in output.splitlines()]
     assert {name: int(count) for name, count, _ in lines} == want
     assert lines == sorted(lines)
-    assert said == plain
+    assert output == plain
 
 
 def test_predictions__of_the_command_line_are_what_the_example_reads(trained, tmp_path):

@@ -62,7 +62,9 @@ def test_installation__that_fails_is_one_line_and_is_tried_again(job, monkeypatc
     monkeypatch.setattr(job.venv, "create", lambda *_, **__: None)
     monkeypatch.setattr(job.subprocess, "run", fails)
     for _ in range(2):
-        with pytest.raises(job.Refused, match=r"pip could not install into .*; its last lines say"):
+        with pytest.raises(
+            job.Refused, match=r"pip could not install into .*; see the last lines of pip"
+        ):
             job.environment("demo", lowest=False)
     assert len(calls) == 2
 

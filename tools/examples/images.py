@@ -14,7 +14,7 @@ from pathlib import Path
 import cyclopts
 
 import streammiml as sm
-from streammiml_tools.mnist import Drawn, write_bags
+from streammiml_tools.corpora.mnist import Drawn, write_bags
 
 
 def main(pictures: str, out: str, bags: str = "20000") -> None:
@@ -30,13 +30,13 @@ def main(pictures: str, out: str, bags: str = "20000") -> None:
         # A byte a pixel on disk, widened to float32 in the kernel.
         print(stores[part])
     side = round(stores["train"].n_features ** 0.5)
-    # Long steps at first: with short ones, the first sub-concept of a label to fire keeps it all.
+    # With short first steps, one sub-concept of a label would win all of its rows.
     config = sm.TrainConfig(subconcepts=10, epochs=20, step_size=0.1)
     sm.train(stores["train"], config, run=folder / "run", resume=True)
-    said = sm.explain(folder / "run", stores["test"], folder / "why")
-    for label in said["labels"]:
-        held = [f"{concept['share']:.0%}" for concept in label["subconcepts"]]
-        print(f"{label['name']}: sub-concepts hold {', '.join(held)}")
+    explanation = sm.explain(folder / "run", stores["test"], folder / "why")
+    for label in explanation["labels"]:
+        shares = [f"{concept['share']:.0%}" for concept in label["subconcepts"]]
+        print(f"{label['name']}: sub-concepts hold {', '.join(shares)}")
     print(
         sm.report(
             folder / "run",

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import cyclopts
 
 Line = tuple[str, int, float]
-"""A label, its bags, and their mean score."""
+"""Each line has a label, the number of its bags, and their mean score."""
 
 
 def with_pandas(folder: str) -> Iterator[Line]:
-    """Lists become lines by ``explode``."""
+    """Use pandas, whose ``explode`` makes a line of each element of a list."""
     import pandas as pd  # type: ignore[import,unused-ignore]  # noqa: PLC0415
 
     bags = pd.read_parquet(folder, columns=["bag", "scores", "labels", "label_names"])
@@ -26,12 +26,12 @@ def with_pandas(folder: str) -> Iterator[Line]:
     pairs["score"] = [
         float(scores[label]) for scores, label in zip(pairs.scores, pairs.labels, strict=True)
     ]
-    found = pairs.groupby("label_names").score.agg(["size", "mean"])
-    yield from ((name, int(size), mean) for name, size, mean in found.itertuples())
+    by_name = pairs.groupby("label_names").score.agg(["size", "mean"])
+    yield from ((name, int(size), mean) for name, size, mean in by_name.itertuples())
 
 
 def with_polars(folder: str) -> Iterator[Line]:
-    """Lazily: only the columns that are asked for are read."""
+    """Use Polars lazily, so that only the needed columns are read."""
     import polars as pl  # type: ignore[import,unused-ignore]  # noqa: PLC0415
 
     pairs = (
@@ -41,12 +41,12 @@ def with_polars(folder: str) -> Iterator[Line]:
         .drop_nulls("labels")
         .with_columns(pl.col("scores").list.get(pl.col("labels")).cast(pl.Float64).alias("score"))
     )
-    found = pairs.group_by("label_names").agg(pl.len(), pl.col("score").mean())
-    yield from found.collect().iter_rows()
+    by_name = pairs.group_by("label_names").agg(pl.len(), pl.col("score").mean())
+    yield from by_name.collect().iter_rows()
 
 
 def with_duckdb(folder: str) -> Iterator[Line]:
-    """In SQL; lists are counted from 1 there."""
+    """Use SQL, where the first element of a list has the number 1."""
     import duckdb  # type: ignore[import,unused-ignore]  # noqa: PLC0415
 
     question = """
@@ -60,14 +60,14 @@ def with_duckdb(folder: str) -> Iterator[Line]:
 
 
 def with_pyarrow(folder: str) -> Iterator[Line]:
-    """With nothing but what streammiml itself needs."""
+    """Use pyarrow, which streammiml needs anyway."""
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for bag in pq.read_table(folder, columns=["scores", "labels", "label_names"]).to_pylist():
         for label, name in zip(bag["labels"], bag["label_names"], strict=True):
-            found.setdefault(name, []).append(bag["scores"][label])
-    yield from ((name, len(of), sum(of) / len(of)) for name, of in found.items())
+            by_name.setdefault(name, []).append(bag["scores"][label])
+    yield from ((name, len(scores), sum(scores) / len(scores)) for name, scores in by_name.items())
 
 
 WAYS: dict[str, Callable[[str], Iterator[Line]]] = {
@@ -79,7 +79,7 @@ WAYS: dict[str, Callable[[str], Iterator[Line]]] = {
 
 
 def main(folder: str, way: Literal["pyarrow", "pandas", "polars", "duckdb"] = "pyarrow") -> Any:
-    """Print the table, labels in order; the way must be installed."""
+    """Print the table, sorted by label; the chosen package must be installed."""
     for name, count, mean in sorted(WAYS[way](folder)):
         print(f"{name:<20} {count:>6} {mean:>9.3f}")
 

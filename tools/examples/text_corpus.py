@@ -13,8 +13,8 @@ from pathlib import Path
 import cyclopts
 
 import streammiml as sm
-from streammiml_tools.choosing import Split
-from streammiml_tools.reuters import fit_vocabulary, write_documents
+from streammiml_tools.convert.split_and_filter import Split
+from streammiml_tools.corpora.reuters import fit_vocabulary, write_documents
 
 
 def main(documents: str, out: str) -> None:

@@ -1,31 +1,50 @@
-"""Readers of foreign formats, one line each; named by string, so that one loads only its own."""
+"""Readers of foreign formats. The module of a reader is loaded only when a file needs it."""
 
 from __future__ import annotations
 
 from importlib import import_module
+from types import ModuleType
 
 from streammiml.errors import unknown
 from streammiml_tools.readers.base import Reader
 
-READERS: dict[str, str] = {
-    "arff": "streammiml_tools.readers.arff:READER",
-    "arrow": "streammiml_tools.readers.arrow:READER",
-    "csv": "streammiml_tools.readers.delimited:READER",
-    "hdf5": "streammiml_tools.readers.hdf5:READER",
-    "matlab": "streammiml_tools.readers.matlab:READER",
-    "jsonl": "streammiml_tools.readers.jsonl:READER",
-    "npz": "streammiml_tools.readers.npz:READER",
-    "store": "streammiml_tools.readers.store:READER",
-    "protein": "streammiml_tools.readers.protein:READER",
-    "svmlight": "streammiml_tools.readers.svmlight:READER",
+READERS = {
+    "arff": "arff",
+    "arrow": "arrow",
+    "csv": "delimited",
+    "hdf5": "hdf5",
+    "matlab": "matlab",
+    "jsonl": "jsonl",
+    "npz": "npz",
+    "store": "store",
+    "protein": "protein",
+    "svmlight": "svmlight",
 }
+"""Each format and the module of its reader."""
+SUFFIXES = {
+    **dict.fromkeys((".arff", ".xml"), "arff"),
+    **dict.fromkeys((".parquet", ".pq", ".arrow", ".feather", ".ipc", ".arrows"), "arrow"),
+    **dict.fromkeys((".csv", ".tsv", ".tab", ".txt"), "csv"),
+    **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    ".mat": "matlab",
+    **dict.fromkeys((".npz", ".npy"), "npz"),
+    ".zarr": "store",
+    **dict.fromkeys((".svmlight", ".svm", ".libsvm"), "svmlight"),
+}
+"""Each suffix, without the suffix of a compression, and its format. A store of Parquet files has a
+manifest, which distinguishes it from a plain Parquet file."""
+
+
+def reader_module(name: str) -> ModuleType:
+    """Load the module that reads a format."""
+    if name not in READERS:
+        raise unknown("format", name, READERS)
+    return import_module(f"streammiml_tools.readers.{READERS[name]}")
 
 
 def reader_of(name: str) -> Reader:
-    """The reader of a format, by its name."""
-    if name not in READERS:
-        raise unknown("format", name, READERS)
-    module, _, attribute = READERS[name].partition(":")
-    found = getattr(import_module(module), attribute)
-    assert isinstance(found, Reader)
-    return found
+    """Return the reader of a format, loading its module."""
+    reader = reader_module(name).READER
+    assert isinstance(reader, Reader)
+    return reader

@@ -1,7 +1,8 @@
-"""Parquet, Arrow IPC and Feather: what Spark, DuckDB, Polars and Hugging Face write.
+"""Parquet, Arrow IPC and Feather, as written by Spark, DuckDB, Polars and Hugging Face.
 
-*Long*: a record a row, with the bag's id, features (a column each, or one list) and labels.
-*Nested*: a record a bag, with a list of rows, or one flat list and the number of rows.
+*Long*: one record for each row, with the bag's id, features (columns, or one list) and labels.
+*Nested*: one record for each bag, with a list of rows. *Flat*: one record for each bag, with the
+values of all rows in one list, and the number of rows.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes, gather
+from streammiml_tools.readers.arrow_tables import (
+    IPC,
+    PARQUET,
+    STREAM,
+    TableFile,
+    is_text,
+    open_table,
+)
 from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.columns import (
+from streammiml_tools.readers.column_roles import (
     LIST_NAMES,
     MARK_NAME,
     UNKNOWN,
     bag_column,
     called,
     chosen,
-    listed,
     looks_like_labels,
     mark_names,
     row_label_column,
@@ -36,14 +44,14 @@ from streammiml_tools.readers.columns import (
 from streammiml_tools.readers.labelling import (
     Labelling,
     cut_labels,
+    label_numbers_of,
     labelling_in,
     labelling_of,
     labels_of_marks,
-    places_of,
     refuse_joined,
 )
-from streammiml_tools.readers.long_form import Piece, other_labels, run_starts, whole_bags
-from streammiml_tools.readers.tables import IPC, PARQUET, STREAM, Table, open_table
+from streammiml_tools.readers.long_form import RowRun, other_labels, run_starts, whole_bags
+from streammiml_tools.readers.messages import listed
 from streammiml_tools.readers.text import bare_suffix
 
 I64 = NDArray[np.int64]
@@ -56,11 +64,11 @@ ID_NAMES = ("bag_id", "id", "bag", "bagid")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What the columns of a table are."""
+class TableLayout:
+    """Roles of the columns of a table."""
 
     form: str
-    """``long``: a record a row; ``nested``: a list of rows; ``flat``: one list for all rows."""
+    """``long``, ``nested`` or ``flat``; see the top of this module."""
     bag: str | None
     features: tuple[str, ...]
     is_list: bool
@@ -85,7 +93,7 @@ class Layout:
 
 
 def tells(path: Path, head: bytes) -> bool:
-    """Whether the first bytes are those of Parquet or Arrow."""
+    """Whether first bytes or suffix are those of Parquet or Arrow."""
     known = head.startswith((PARQUET, IPC)) or (
         head.startswith(STREAM) and bare_suffix(path) in SUFFIXES
     )
@@ -93,15 +101,17 @@ def tells(path: Path, head: bytes) -> bool:
 
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    """Schema and sizes; a pass over the column of labels where they are names."""
+    """Read schema and sizes; label names need a pass over their column."""
     tables = [open_table(path) for path in paths]
+    for table in tables:
+        table.check_memory(options.limits)
     layout = layout_of(tables[0], options)
     for table in tables[1:]:
         _refuse_other_schema(table, tables[0], layout)
-    width, value_type = _rows_like(tables, layout)
+    _refuse_label_types(tables[0], layout)
+    width, value_type = _width_and_type(tables, layout, options)
     names, n_labels = _labels_found(tables, layout, options)
-    known = [table.group_records for table in tables if table.group_records is not None]
-    n_records = sum(map(sum, known)) if len(known) == len(tables) else None
+    n_records = sum(sum(table.group_records) for table in tables)
     is_long = layout.form == "long"
     return Scan(
         spans=tuple(span for table in tables for span in _spans(table, options)),
@@ -114,28 +124,26 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         bag_ids=layout.bag is not None,
         n_bags=None if is_long else n_records,
         n_rows=n_records if is_long else None,
-        holds_bytes=max(
-            (max(t.group_bytes, default=0) for t in tables if t.kind != "parquet"), default=0
-        ),
+        holds_bytes=max(table.held_bytes for table in tables),
         notes=_notes(layout, tables[0]),
     )
 
 
-def _spans(table: Table, options: SourceOptions) -> list[Span]:
+def _spans(table: TableFile, options: SourceOptions) -> list[Span]:
     cuts = cuts_by_bytes(np.array(table.group_bytes, np.int64), options.span_bytes)
     return [
         Span(table.path, start, stop, sum(table.group_bytes[start:stop])) for start, stop in cuts
     ]
 
 
-def _notes(layout: Layout, table: Table) -> tuple[str, ...]:
-    said = {
+def _notes(layout: TableLayout, table: TableFile) -> tuple[str, ...]:
+    form_notes = {
         "long": "a record a row",
         "nested": f"a record a bag, rows listed in {layout.features[0]!r}",
         "flat": f"a record a bag, values in {layout.features[0]!r}, rows counted in "
         f"{layout.n_rows!r}",
     }
-    notes = [said[layout.form]]
+    notes = [form_notes[layout.form]]
     notes += [f"bags by column {layout.bag!r}"] if layout.bag else ["bags have no ids"]
     if layout.form == "long":
         first = layout.features[0]
@@ -158,11 +166,11 @@ def _notes(layout: Layout, table: Table) -> tuple[str, ...]:
 # --- columns -----------------------------------------------------------------------------------
 
 
-def layout_of(table: Table, options: SourceOptions) -> Layout:
-    """What the columns are, by their names and types and what the user says."""
+def layout_of(table: TableFile, options: SourceOptions) -> TableLayout:
+    """Layout of a table, by names and types of its columns and the options."""
     path, names = Path(table.path), table.schema.names
     if len(set(names)) != len(names):
-        raise SourceError(f"{path}: two columns have one name; rename one")
+        raise SourceError(f"{path}: two columns have the same name; rename one")
     row_label = row_label_column(path, names, options)
     rows = _rows_column(path, table, options)
     depth = 0 if rows is None else _depth(table.schema.field(rows).type)
@@ -180,7 +188,7 @@ def layout_of(table: Table, options: SourceOptions) -> Layout:
         if rows is not None
         else _scalar_features(path, table, options, {*taken, *marks, label_list})
     )
-    return Layout(
+    return TableLayout(
         form=form,
         bag=bag,
         features=features,
@@ -208,7 +216,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _depth(kind: pa.DataType) -> int:
-    """How many lists lie in each other around numbers; −1 around anything else."""
+    """Depth of nested lists of numbers, 0 for plain numbers; −1 for any other type."""
     depth, kind = 0, _storage(kind)
     while _is_list(kind):
         depth, kind = depth + 1, _storage(kind.value_type)
@@ -219,43 +227,43 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _rows_column(path: Path, table: Table, options: SourceOptions) -> str | None:
-    """The one column of lists that holds rows; None if features are columns of numbers."""
+def _rows_column(path: Path, table: TableFile, options: SourceOptions) -> str | None:
+    """Column of lists that holds the rows; None if every feature has its own column."""
     names = table.schema.names
     if options.feature_columns is not None:
-        found = [
+        columns = [
             names[i] for i in chosen(path, names, options.feature_columns, "--feature-columns")
         ]
-        depths = [_depth(table.schema.field(name).type) for name in found]
-        for name, depth in zip(found, depths, strict=True):
-            if depth not in (0, 1, 2) or (depth and len(found) > 1):
+        depths = [_depth(table.schema.field(name).type) for name in columns]
+        for name, depth in zip(columns, depths, strict=True):
+            if depth not in (0, 1, 2) or (depth and len(columns) > 1):
                 raise SourceError(
                     f"{path}: features cannot be read from column {name!r} of type "
                     f"{table.schema.field(name).type}; expected numbers, or one column of lists"
                 )
-        return found[0] if depths[0] else None
-    there = [names[i] for i in called(names, ROWS_NAMES)]
-    there = [name for name in there if _depth(table.schema.field(name).type) in (1, 2)]
-    if len(there) > 1:
+        return columns[0] if depths[0] else None
+    candidates = [names[i] for i in called(names, ROWS_NAMES)]
+    candidates = [name for name in candidates if _depth(table.schema.field(name).type) in (1, 2)]
+    if len(candidates) > 1:
         raise SourceError(
-            f"{path}: columns {there[0]!r} and {there[1]!r} may both hold rows; "
-            "--feature-columns says which"
+            f"{path}: columns {candidates[0]!r} and {candidates[1]!r} may both hold rows; "
+            "give --feature-columns"
         )
-    return there[0] if there else None
+    return candidates[0] if candidates else None
 
 
 def _id_column(path: Path, names: Sequence[str], options: SourceOptions) -> str | None:
     if options.bag_column is not None:
         return names[chosen(path, names, [options.bag_column], "--bag-column")[0]]
-    there = called(names, ID_NAMES)
-    if len(there) > 1:
-        which = " and ".join(repr(names[i]) for i in there)
-        raise SourceError(f"{path}: columns {which} may both name the bag; --bag-column says which")
-    return names[there[0]] if there else None
+    candidates = called(names, ID_NAMES)
+    if len(candidates) > 1:
+        which = " and ".join(repr(names[i]) for i in candidates)
+        raise SourceError(f"{path}: columns {which} may both name the bag; give --bag-column")
+    return names[candidates[0]] if candidates else None
 
 
 def _scalar_features(
-    path: Path, table: Table, options: SourceOptions, taken: set[str | None]
+    path: Path, table: TableFile, options: SourceOptions, taken: set[str | None]
 ) -> tuple[str, ...]:
     names = table.schema.names
     if options.feature_columns is not None:
@@ -269,64 +277,66 @@ def _scalar_features(
                 f"{path}: column {name!r} is {kind}; write it as float32 or float64, or leave it "
                 "out by --feature-columns"
             )
-    found = tuple(
+    features = tuple(
         name
         for name in names
         if name not in taken
         and not (options.no_labels and looks_like_labels(name))
         and _is_number(_storage(table.schema.field(name).type))
     )
-    if not found:
+    if not features:
         raise SourceError(
-            f"{path} has no column of numbers for features; --feature-columns says which they are; "
-            f"it has {listed(names)}"
+            f"{path} has no column of numbers for features; name the features by "
+            f"--feature-columns; the columns are {listed(names)}"
         )
-    return found
+    return features
 
 
 def _label_columns(
-    path: Path, table: Table, options: SourceOptions, taken: set[str | None]
+    path: Path, table: TableFile, options: SourceOptions, taken: set[str | None]
 ) -> tuple[tuple[str, ...], str | None]:
-    """Columns of marks, or the one that lists labels; neither if there are to be no labels."""
+    """Find the columns of 0/1 marks, or the column that lists labels; neither without labels."""
     names = table.schema.names
     if options.no_labels:
         return (), None
     if options.label_columns is not None:
-        found = [names[i] for i in chosen(path, names, options.label_columns, "--label-columns")]
-        kind = table.schema.field(found[0]).type
-        if len(found) == 1 and not pa.types.is_boolean(kind):
-            return (), found[0]
-        return tuple(found), None
+        columns = [names[i] for i in chosen(path, names, options.label_columns, "--label-columns")]
+        kind = table.schema.field(columns[0]).type
+        if len(columns) == 1 and not pa.types.is_boolean(kind):
+            return (), columns[0]
+        return tuple(columns), None
     lists = [names[i] for i in called(names, LIST_NAMES) if names[i] not in taken]
     marks = tuple(name for name in names if name not in taken and MARK_NAME.fullmatch(name))
     if (lists and marks) or len(lists) > 1:
-        both = [*lists, *marks]
+        candidates = [*lists, *marks]
         raise SourceError(
-            f"{path}: columns {both[0]!r} and {both[1]!r} may both hold labels; "
-            "--label-columns says which do"
+            f"{path}: columns {candidates[0]!r} and {candidates[1]!r} may both hold labels; "
+            "give --label-columns"
         )
     if not lists and not marks:
         raise SourceError(
-            f"{path}: which columns hold labels? --label-columns names them, or says none; it has "
-            f"{listed(names)}"
+            f"{path}: which columns hold labels? name them by --label-columns, or give none; "
+            f"the columns are {listed(names)}"
         )
     return marks, lists[0] if lists else None
 
 
-def _refuse_other_schema(table: Table, first: Table, layout: Layout) -> None:
+def _refuse_other_schema(table: TableFile, first: TableFile, layout: TableLayout) -> None:
     for name in layout.columns:
-        here = table.schema.get_field_index(name)
+        index = table.schema.get_field_index(name)
         kind = first.schema.field(name).type
-        if here < 0 or table.schema.field(here).type != kind:
-            found = "no column" if here < 0 else f"{table.schema.field(here).type} as"
+        if index < 0 or table.schema.field(index).type != kind:
+            other_type = "no column" if index < 0 else f"{table.schema.field(index).type} as"
             raise SourceError(
-                f"{table.path} has {found} {name!r}, but {first.path} has {kind}; convert files "
-                "of one schema at a time"
+                f"{table.path} has {other_type} {name!r}, but {first.path} has {kind}; convert "
+                "files of one schema at a time"
             )
 
 
-def _rows_like(tables: Sequence[Table], layout: Layout) -> tuple[int, np.dtype[Any]]:
-    """Values of a row, and the type that holds them."""
+def _width_and_type(
+    tables: Sequence[TableFile], layout: TableLayout, options: SourceOptions
+) -> tuple[int, np.dtype[Any]]:
+    """Number of values in a row, and the type that holds them."""
     schema = tables[0].schema
     if not layout.is_list:
         kinds = [_storage(schema.field(name).type).to_pandas_dtype() for name in layout.features]
@@ -339,15 +349,15 @@ def _rows_like(tables: Sequence[Table], layout: Layout) -> tuple[int, np.dtype[A
     if layout.form != "flat" and widths[-1] is not None:
         return widths[-1], value_type
     for table in tables:
-        for first, batch in table.batches(0, table.n_groups, layout.columns):
+        for first, batch in table.batches(0, table.n_groups, layout.columns, options.limits):
             width = _first_width(batch, layout, _locator(table, first))
             if width:
                 return width, value_type
     raise SourceError(f"{tables[0].path} has no rows at all")
 
 
-def _first_width(batch: pa.RecordBatch, layout: Layout, locate: Locate) -> int:
-    """Values of the first row of a batch; 0 if it has none."""
+def _first_width(batch: pa.RecordBatch, layout: TableLayout, locate: Locate) -> int:
+    """Number of values in the first row of a batch; 0 if the batch has no rows."""
     sizes, values = _unwrapped(batch.column(layout.features[0]), layout.features[0], locate)
     if layout.form == "flat":
         rows = _counts(batch, layout, locate)
@@ -363,13 +373,14 @@ def _first_width(batch: pa.RecordBatch, layout: Layout, locate: Locate) -> int:
 
 
 def _labels_found(
-    tables: Sequence[Table], layout: Layout, options: SourceOptions
+    tables: Sequence[TableFile], layout: TableLayout, options: SourceOptions
 ) -> tuple[tuple[str, ...] | None, int | None]:
     if layout.marks:
-        own = mark_names(layout.marks)
-        assert own is not None
-        places_of(own, options, tables[0].path)
-        return (options.labels or own), len(options.labels or own)
+        column_labels = mark_names(layout.marks)
+        assert column_labels is not None
+        label_numbers_of(column_labels, options, tables[0].path)
+        all_labels = options.labels or column_labels
+        return all_labels, len(all_labels)
     if options.labels is not None:
         return options.labels, len(options.labels)
     if layout.label_list is None:
@@ -378,16 +389,30 @@ def _labels_found(
     if pa.types.is_integer(kind):
         names = _class_names(tables[0].schema, layout.label_list)
         return names, None if names is None else len(names)
-    if not _is_text(kind):
-        raise SourceError(
-            f"{tables[0].path}: labels cannot be read from column {layout.label_list!r} of type "
-            f"{tables[0].schema.field(layout.label_list).type}; expected names or numbers"
-        )
-    found = _names_in(tables, layout, options)
+    if not is_text(kind):
+        raise _no_labels(tables[0], layout.label_list)
+    labels = _names_in(tables, layout, options)
     if not _is_list(_storage(tables[0].schema.field(layout.label_list).type)):
-        refuse_joined(found, options, str(tables[0].path))
-    labelling = labelling_of(found, options)
+        refuse_joined(labels, options, str(tables[0].path))
+    labelling = labelling_of(labels, options)
     return labelling.names, None if labelling.names is None else len(labelling.names)
+
+
+def _refuse_label_types(table: TableFile, layout: TableLayout) -> None:
+    """Refuse label columns of other types than texts, numbers and nulls."""
+    for name in (layout.label_list, layout.row_label):
+        if name is None:
+            continue
+        kind = _label_type(table.schema.field(name).type)
+        if not (is_text(kind) or _is_number(kind) or pa.types.is_null(kind)):
+            raise _no_labels(table, name)
+
+
+def _no_labels(table: TableFile, name: str) -> SourceError:
+    return SourceError(
+        f"{table.path}: labels cannot be read from column {name!r} of type "
+        f"{table.schema.field(name).type}; expected names or numbers"
+    )
 
 
 def _label_type(kind: pa.DataType) -> pa.DataType:
@@ -397,18 +422,13 @@ def _label_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
 def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
-    """Names of classes that Hugging Face datasets leave in a schema, for labels by number."""
-    said = (schema.metadata or {}).get(b"huggingface")
-    if said is None:
+    """Class names that Hugging Face datasets store in the schema, for labels given by number."""
+    metadata = (schema.metadata or {}).get(b"huggingface")
+    if metadata is None:
         return None
     try:
-        feature = json.loads(said)["info"]["features"][column]
+        feature = json.loads(metadata)["info"]["features"][column]
     except (ValueError, KeyError, TypeError):
         return None
     while isinstance(feature, dict) and "feature" in feature:
@@ -417,37 +437,39 @@ def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
-def _names_in(tables: Sequence[Table], layout: Layout, options: SourceOptions) -> set[str]:
-    """All names in the columns of labels; no other column is read."""
-    found: set[str] = set()
+def _names_in(tables: Sequence[TableFile], layout: TableLayout, options: SourceOptions) -> set[str]:
+    """Distinct names in the label columns; other columns are not read."""
+    labels: set[str] = set()
     assert layout.label_list is not None
     columns = [layout.label_list]
-    if layout.row_label and _is_text(_label_type(tables[0].schema.field(layout.row_label).type)):
+    if layout.row_label and is_text(_label_type(tables[0].schema.field(layout.row_label).type)):
         columns.append(layout.row_label)
     for table in tables:
-        for _, batch in table.batches(0, table.n_groups, columns):
+        for _, batch in table.batches(0, table.n_groups, columns, options.limits):
             for name in columns:
                 column = _plain(batch.column(name))
                 texts = _flat(column) if _is_list(column.type) else column
                 for text in pc.unique(_plain(texts)).to_pylist():
                     if text is not None and name == layout.row_label:
-                        found |= {text} - set(UNKNOWN)
+                        labels |= {text} - set(UNKNOWN)
                     elif text is not None:
-                        found.update([text] if _is_list(column.type) else cut_labels(text, options))
-    return found
+                        labels.update(
+                            [text] if _is_list(column.type) else cut_labels(text, options)
+                        )
+    return labels
 
 
 # --- arrays ------------------------------------------------------------------------------------
 
 
-def _locator(table: Table, first: int) -> Locate:
+def _locator(table: TableFile, first: int) -> Locate:
     return lambda record: f"{table.path}, record {first + record}"
 
 
 def _plain(column: pa.Array) -> pa.Array:
-    """A column without extension or dictionary around it.
+    """Convert extension types, dictionaries and other text types to plain arrays.
 
-    Views of lists stay: casting them to lists loses values (pyarrow 26), flattening does not.
+    List views stay as they are: casting them to lists loses values in pyarrow 26.
     """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
@@ -463,15 +485,17 @@ def _flat(column: pa.Array) -> pa.Array:
 
 
 def _refuse_nulls(column: pa.Array, name: str, locate: Locate, record_of: Any = None) -> None:
-    """Refuse a null; ``record_of`` gives the record of each place, if not itself."""
+    """Refuse a null; ``record_of`` maps an index in the column to its record, if they differ."""
     if column.null_count:
-        place = int(np.asarray(column.is_null().to_numpy(zero_copy_only=False)).argmax())
-        record = place if record_of is None else int(record_of(place))
-        raise SourceError(f"{locate(record)}: {name!r} is null or holds one; fill it or drop it")
+        position = int(np.asarray(column.is_null().to_numpy(zero_copy_only=False)).argmax())
+        record = position if record_of is None else int(record_of(position))
+        raise SourceError(
+            f"{locate(record)}: {name!r} is null or contains a null; fill it or drop it"
+        )
 
 
 def _unwrapped(column: pa.Array, name: str, locate: Locate) -> tuple[I64, pa.Array]:
-    """Lengths of lists, and what they hold, end to end."""
+    """Lengths of the lists in a column, and their concatenated items."""
     column = _plain(column)
     _refuse_nulls(column, name, locate)
     sizes = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -479,39 +503,43 @@ def _unwrapped(column: pa.Array, name: str, locate: Locate) -> tuple[I64, pa.Arr
 
 
 def _numbers(values: pa.Array, name: str, locate: Locate, record_of: Any) -> NDArray[Any]:
-    """Values as they are, finite."""
+    """Values as an array, all finite."""
     values = _plain(values)
     _refuse_nulls(values, name, locate, record_of)
-    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    if found.dtype.kind == "f" and found.size and not np.isfinite([found.min(), found.max()]).all():
-        place = int((~np.isfinite(found)).argmax())
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    if (
+        numbers.dtype.kind == "f"
+        and numbers.size
+        and not np.isfinite([numbers.min(), numbers.max()]).all()
+    ):
+        position = int((~np.isfinite(numbers)).argmax())
         raise SourceError(
-            f"{locate(int(record_of(place)))}: {name!r} holds {found[place]}; only finite numbers "
-            "can be stored"
+            f"{locate(int(record_of(position)))}: {name!r} holds {numbers[position]}; only finite "
+            "numbers can be stored"
         )
-    return found
+    return numbers
 
 
-def _counts(batch: pa.RecordBatch, layout: Layout, locate: Locate) -> I64:
+def _counts(batch: pa.RecordBatch, layout: TableLayout, locate: Locate) -> I64:
     assert layout.n_rows is not None
     column = _plain(batch.column(layout.n_rows))
     _refuse_nulls(column, layout.n_rows, locate)
-    found = column.to_numpy(zero_copy_only=False)
-    if found.dtype.kind not in "iu" or (found < 0).any():
-        at = int((found < 0).argmax())
-        raise SourceError(f"{locate(at)}: {layout.n_rows!r} is {found[at]}, expected a count")
-    return np.asarray(found, np.int64)
+    counts = column.to_numpy(zero_copy_only=False)
+    if counts.dtype.kind not in "iu" or (counts < 0).any():
+        at = int((counts < 0).argmax())
+        raise SourceError(f"{locate(at)}: {layout.n_rows!r} is {counts[at]}, expected a count")
+    return np.asarray(counts, np.int64)
 
 
-def _item_of(ends: I64, place: int) -> int:
-    """Which item a place belongs to, by the offsets of items."""
-    return int(np.searchsorted(ends, place, "right")) - 1
+def _item_of(ends: I64, position: int) -> int:
+    """Number of the item that contains a position, given the offsets of items."""
+    return int(np.searchsorted(ends, position, "right")) - 1
 
 
 def _bag_rows(
-    batch: pa.RecordBatch, layout: Layout, width: int, locate: Locate
+    batch: pa.RecordBatch, layout: TableLayout, width: int, locate: Locate
 ) -> tuple[I64, NDArray[Any]]:
-    """Rows of each record, and all of them."""
+    """Number of rows in each record, and the matrix of all rows."""
     name = layout.features[0]
     if layout.form == "long" and not layout.is_list:
         return np.ones(batch.num_rows, np.int64), _matrix(batch, layout.features, locate)
@@ -525,7 +553,7 @@ def _bag_rows(
             row = int((widths != width).argmax())
             raise SourceError(
                 f"{locate(_item_of(ends, row))}: a row of {widths[row]} values, expected {width}; "
-                "mend or drop the record"
+                "correct or remove the record"
             )
     else:
         rows = (
@@ -539,33 +567,47 @@ def _bag_rows(
             expected = width * int(rows[at])
             raise SourceError(f"{locate(at)}: {sizes[at]} values in {name!r}, expected {expected}")
     row_ends = from_sizes(rows)
-    found = _numbers(values, name, locate, lambda place: _item_of(row_ends, place // width))
-    return rows, found.reshape(-1, width)
+    numbers = _numbers(values, name, locate, lambda position: _item_of(row_ends, position // width))
+    return rows, numbers.reshape(-1, width)
 
 
 def _matrix(batch: pa.RecordBatch, columns: Sequence[str], locate: Locate) -> NDArray[Any]:
-    """Columns of numbers side by side, a row contiguous."""
+    """Columns of numbers as a matrix in C order."""
     arrays = [_plain(batch.column(name)) for name in columns]
     for name, array in zip(columns, arrays, strict=True):
         _refuse_nulls(array, name, locate)
-    found = pa.RecordBatch.from_arrays(arrays, list(columns)).to_tensor().to_numpy()
-    if found.dtype.kind == "f" and found.size and not np.isfinite([found.min(), found.max()]).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(found))[0])
+    if len({array.type for array in arrays}) > 1:
+        # pyarrow makes a matrix of float16 columns only if all columns are float16.
+        arrays = [_wider(array) for array in arrays]
+    matrix = pa.RecordBatch.from_arrays(arrays, list(columns)).to_tensor().to_numpy()
+    if (
+        matrix.dtype.kind == "f"
+        and matrix.size
+        and not np.isfinite([matrix.min(), matrix.max()]).all()
+    ):
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(matrix))[0])
         raise SourceError(
-            f"{locate(row)}: {columns[column]!r} is {found[row, column]}; only finite numbers can "
+            f"{locate(row)}: {columns[column]!r} is {matrix[row, column]}; only finite numbers can "
             "be stored"
         )
-    return np.asarray(found)
+    return np.asarray(matrix)
+
+
+def _wider(array: pa.Array) -> pa.Array:
+    """Convert float16 to float32; leave other types unchanged."""
+    if not pa.types.is_float16(array.type):
+        return array
+    return pa.array(array.to_numpy(zero_copy_only=False).astype(np.float32))
 
 
 def _labels(
     batch: pa.RecordBatch,
-    layout: Layout,
+    layout: TableLayout,
     labelling: Labelling,
     options: SourceOptions,
     locate: Locate,
 ) -> tuple[I64, NDArray[np.int32]]:
-    """Offsets and sorted labels of each record."""
+    """Label offsets and sorted label numbers of the records."""
     if layout.marks:
         return _marked(batch, layout, options, locate)
     if layout.label_list is None:
@@ -576,32 +618,32 @@ def _labels(
     else:
         _refuse_nulls(column, layout.label_list, locate)
         sizes, texts = np.ones(len(column), np.int64), column
-        if _is_text(column.type):
+        if is_text(column.type):
             lists = [cut_labels(text, options) for text in column.to_pylist()]
-            sizes = np.array([len(of) for of in lists], np.int64)
-            texts = pa.array([label for of in lists for label in of], pa.string())
+            sizes = np.array([len(bag_labels) for bag_labels in lists], np.int64)
+            texts = pa.array([label for bag_labels in lists for label in bag_labels], pa.string())
     offsets = from_sizes(sizes)
     record = np.repeat(np.arange(len(sizes)), sizes)
     numbers = _indices(texts, layout.label_list, labelling, lambda i: locate(int(record[i])))
     order = np.lexsort((numbers, record))
     numbers = numbers[order]
-    double = (np.diff(numbers) == 0) & (np.diff(record) == 0)
-    if double.any():
-        at = int(double.argmax())
+    is_repeated = (np.diff(numbers) == 0) & (np.diff(record) == 0)
+    if is_repeated.any():
+        at = int(is_repeated.argmax())
         name = numbers[at] if labelling.names is None else repr(labelling.names[numbers[at]])
-        raise SourceError(f"{locate(int(record[at]))}: label {name} comes twice; remove one")
+        raise SourceError(f"{locate(int(record[at]))}: label {name} occurs twice; remove one")
     return offsets, numbers
 
 
 def _indices(
     labels: pa.Array, name: str, labelling: Labelling, locate: Locate, unknown: bool = False
 ) -> NDArray[np.int32]:
-    """Numbers of labels, −1 where ``unknown`` ones are allowed and null, empty or −1."""
+    """Label numbers; if ``unknown`` is allowed, −1 for labels that are null, empty or −1."""
     labels = _plain(labels)
     if not unknown:
         _refuse_nulls(labels, name, locate)
     encoded = labels.dictionary_encode(null_encoding="encode")
-    places = encoded.indices.to_numpy(zero_copy_only=False)
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
     numbers = np.empty(len(encoded.dictionary), np.int32)
     for i, label in enumerate(encoded.dictionary.to_pylist()):
         if unknown and (label is None or label == -1 or label in UNKNOWN):
@@ -610,33 +652,39 @@ def _indices(
         try:
             numbers[i] = labelling.index(label, "")
         except SourceError as error:
-            raise SourceError(f"{locate(int((places == i).argmax()))}{error}") from None
-    return np.asarray(numbers[places], np.int32)
+            raise SourceError(f"{locate(int((codes == i).argmax()))}{error}") from None
+    return np.asarray(numbers[codes], np.int32)
 
 
 def _marked(
-    batch: pa.RecordBatch, layout: Layout, options: SourceOptions, locate: Locate
+    batch: pa.RecordBatch, layout: TableLayout, options: SourceOptions, locate: Locate
 ) -> tuple[I64, NDArray[np.int32]]:
     arrays = []
     for name in layout.marks:
         column = _plain(batch.column(name))
         _refuse_nulls(column, name, locate)
-        arrays.append(column.to_numpy(zero_copy_only=False).astype(np.float32))
+        try:
+            arrays.append(column.to_numpy(zero_copy_only=False).astype(np.float32))
+        except (ValueError, TypeError):
+            raise SourceError(
+                f"{locate(0)}: label column {name!r} is {column.type}, expected 0 or 1; "
+                "name the label columns by --label-columns"
+            ) from None
     marks = np.stack(arrays, axis=1)
     wrong = (marks != 0) & (marks != 1)
     if wrong.any():
         row, column = (int(i) for i in np.argwhere(wrong)[0])
         raise SourceError(
             f"{locate(row)}: label column {layout.marks[column]!r} is {marks[row, column]:g}, "
-            "expected 0 or 1; --label-columns says which columns are labels"
+            "expected 0 or 1; name the label columns by --label-columns"
         )
-    own = mark_names(layout.marks)
-    assert own is not None
-    return labels_of_marks(marks, "", places_of(own, options, ""))
+    column_labels = mark_names(layout.marks)
+    assert column_labels is not None
+    return labels_of_marks(marks, "", label_numbers_of(column_labels, options, ""))
 
 
 def _row_labels(
-    batch: pa.RecordBatch, layout: Layout, labelling: Labelling, rows: I64, locate: Locate
+    batch: pa.RecordBatch, layout: TableLayout, labelling: Labelling, rows: I64, locate: Locate
 ) -> NDArray[np.int32] | None:
     if layout.row_label is None:
         return None
@@ -656,7 +704,7 @@ def _row_labels(
 def _ids(column: pa.Array, name: str, locate: Locate) -> pa.Array:
     column = _plain(column)
     _refuse_nulls(column, name, locate)
-    if not (_is_text(column.type) or pa.types.is_integer(column.type)):
+    if not (is_text(column.type) or pa.types.is_integer(column.type)):
         raise SourceError(
             f"{locate(0)}: ids in {name!r} are {column.type}, expected text or numbers"
         )
@@ -667,7 +715,7 @@ def _ids(column: pa.Array, name: str, locate: Locate) -> pa.Array:
 
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
-    """Bags that begin in the span's groups."""
+    """Yield the bags that begin in the groups of the span."""
     table = open_table(span.path)
     layout = layout_of(table, options)
     if layout.form == "long":
@@ -676,10 +724,10 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
 
 
 def _read_nested(
-    table: Table, span: Span, layout: Layout, scan: Scan, options: SourceOptions
+    table: TableFile, span: Span, layout: TableLayout, scan: Scan, options: SourceOptions
 ) -> Iterator[BagBlock]:
     labelling = labelling_in(scan)
-    for first, batch in table.batches(span.start, span.stop, layout.columns):
+    for first, batch in table.batches(span.start, span.stop, layout.columns, options.limits):
         locate = _locator(table, first)
         sizes, rows = _bag_rows(batch, layout, scan.n_features, locate)
         label_offsets, labels = _labels(batch, layout, labelling, options, locate)
@@ -691,28 +739,30 @@ def _read_nested(
 
 
 def _read_long(
-    table: Table, span: Span, layout: Layout, scan: Scan, options: SourceOptions
+    table: TableFile, span: Span, layout: TableLayout, scan: Scan, options: SourceOptions
 ) -> Iterator[BagBlock]:
     labelling = labelling_in(scan)
 
-    def pieces(start: int, stop: int) -> Iterator[Piece]:
-        for first, batch in table.batches(start, stop, layout.columns):
+    def pieces(start: int, stop: int) -> Iterator[RowRun]:
+        for first, batch in table.batches(start, stop, layout.columns, options.limits):
             yield _piece(batch, layout, scan, labelling, options, _locator(table, first))
 
     return whole_bags(
         pieces(span.start, span.stop),
         lambda: pieces(span.stop, table.n_groups),
-        _id_before(table, span, layout),
+        _id_before(table, span, layout, options),
         group=options.group,
     )
 
 
-def _id_before(table: Table, span: Span, layout: Layout) -> str | None:
-    """The bag of the record before a span's first."""
+def _id_before(
+    table: TableFile, span: Span, layout: TableLayout, options: SourceOptions
+) -> str | None:
+    """Id of the bag in the last record before the span."""
     assert layout.bag is not None
     for group in reversed(range(span.start)):
         last = None
-        for first, batch in table.batches(group, group + 1, [layout.bag]):
+        for first, batch in table.batches(group, group + 1, [layout.bag], options.limits):
             last = _ids(batch.column(layout.bag), layout.bag, _locator(table, first))[-1].as_py()
         if last is not None:
             return str(last)
@@ -721,12 +771,12 @@ def _id_before(table: Table, span: Span, layout: Layout) -> str | None:
 
 def _piece(
     batch: pa.RecordBatch,
-    layout: Layout,
+    layout: TableLayout,
     scan: Scan,
     labelling: Labelling,
     options: SourceOptions,
     locate: Locate,
-) -> Piece:
+) -> RowRun:
     assert layout.bag is not None
     sizes, rows = _bag_rows(batch, layout, scan.n_features, locate)
     ids = _ids(batch.column(layout.bag), layout.bag, locate)
@@ -734,31 +784,31 @@ def _piece(
     offsets = run_starts(np.asarray(changes.to_numpy(zero_copy_only=False), bool))
     label_offsets, labels = _labels(batch, layout, labelling, options, locate)
     _refuse_other_labels(offsets, label_offsets, labels, ids, locate)
-    kept, places = gather(label_offsets, offsets[:-1])
+    bag_label_offsets, positions = gather(label_offsets, offsets[:-1])
     block = BagBlock(
         offsets,
         rows,
-        kept,
-        labels[places],
+        bag_label_offsets,
+        labels[positions],
         _row_labels(batch, layout, labelling, sizes, locate),
         ids.take(pa.array(offsets[:-1])).to_pylist(),
     )
-    return Piece(block, locate)
+    return RowRun(block, locate)
 
 
 def _refuse_other_labels(
     runs: I64, label_offsets: I64, labels: NDArray[np.int32], ids: pa.Array, locate: Locate
 ) -> None:
-    """Refuse rows whose labels are not those of their bag's first row."""
+    """Refuse rows whose labels differ from the labels of the first row of their bag."""
     firsts = np.repeat(runs[:-1], np.diff(runs))
     sizes = np.diff(label_offsets)
     wrong = sizes != sizes[firsts]
-    alike = np.flatnonzero(~wrong)
-    ends, here = gather(label_offsets, alike)
-    _, there = gather(label_offsets, firsts[alike])
-    differ = labels[here] != labels[there]
+    same_size = np.flatnonzero(~wrong)
+    ends, positions = gather(label_offsets, same_size)
+    _, first_positions = gather(label_offsets, firsts[same_size])
+    differ = labels[positions] != labels[first_positions]
     if differ.any():
-        rows = np.repeat(alike, np.diff(ends))
+        rows = np.repeat(same_size, np.diff(ends))
         wrong[rows[differ]] = True
     if wrong.any():
         row = int(wrong.argmax())

@@ -1,8 +1,8 @@
-"""What a reader of foreign files is: what it finds in them, and the bags it takes out.
+"""The interface of a reader of foreign files: its options, the result of its scan, its spans.
 
-A reader makes one cheap pass (``scan``) that says what the files hold and cuts them into spans, and
-then turns any span, alone and in any process, into blocks of bags (``read``). Parts, resuming,
-splitting, progress and the store are the converter's.
+A reader first makes one cheap pass (``scan``), which describes the files and cuts them into spans.
+``read`` then turns any one span into blocks of bags, in any process. The converter does the rest:
+parts, resuming, splitting, progress and the store.
 """
 
 from __future__ import annotations
@@ -11,32 +11,37 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import Parameter
 
 from streammiml.bags.block import BagBlock
 from streammiml.errors import StreammimlError
 
 SPAN_BYTES = 32 << 20
-"""Bytes of a source that a span takes, about, unless asked otherwise."""
+"""Default size of a span in bytes of the source, approximately."""
 BESIDE = "\0"
-"""Between the paths of a span that needs several files."""
+"""Separates the paths of a span that needs several files."""
 NONE = "none"
-"""Said for a column: there is to be none."""
+"""Value of a column option that means: there is no such column."""
 
 
 class SourceError(StreammimlError):
-    """A foreign file that cannot be converted; says which, where in it, and what to do."""
+    """A foreign file that cannot be converted; the message names file, position and a remedy.
+
+    ``may_pass`` is true if reading the file again may succeed, because a disk failed and the
+    content is not at fault. It is an attribute because the cause of an exception (``__cause__``)
+    is not sent from worker to worker.
+    """
 
     may_pass = False
-    """Whether the same file may be read another time: a disk failed, and not what is in it. An
-    attribute, since the cause of an error is not sent from worker to worker."""
 
 
 class Span(NamedTuple):
-    """A piece of a source that can be read by itself; spans join to all bags, in order.
+    """A range of a source that can be read alone; all spans in order give all bags.
 
-    ``start`` and ``stop`` count what the reader likes to count: bytes, records, bags. A bag that
-    begins within a span belongs to it, wherever it ends.
+    The unit of ``start`` and ``stop`` is the reader's choice: bytes, records or bags. A bag belongs
+    to the span in which it begins, even if it ends in a later span.
     """
 
     path: str
@@ -44,48 +49,75 @@ class Span(NamedTuple):
     stop: int
     n_bytes: int
     n_bags: int | None = None
-    """Bags in it, where the pass has counted them."""
+    """Number of bags, if the scan has counted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Memory that the converter allows a reader.
+
+    Limits decide whether a file is read or refused. They never change the bags that are read.
+    """
+
+    memory: int = 1 << 30
+    """Bytes that all processes may hold together: ``--memory``."""
+    n_processes: int = 1
+    reads_all: bool = True
+    """Whether every span is read to its end; false if ``--limit`` may stop early."""
+
+    @property
+    def share(self) -> int:
+        """Bytes that one process may hold."""
+        return self.memory // self.n_processes
+
+    @property
+    def per_process(self) -> str:
+        """Phrase for messages about memory; empty if there is one process."""
+        return f" in each of {self.n_processes} processes" if self.n_processes > 1 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the user says of a source; each reader takes what it understands."""
+    """Options that describe a source; a reader uses the options that apply to its format."""
 
     format: str | None = None
-    """Name of the reader, where suffix and content do not tell. hdf5 needs pip install
-    'streammiml[hdf5]', matlab needs pip install 'streammiml[matlab]'."""
+    """Name of the reader; needed only if suffix and content do not determine it. hdf5 needs pip
+    install 'streammiml[hdf5]', matlab needs pip install 'streammiml[matlab]'."""
     labels: tuple[str, ...] | None = None
-    """Names of all labels, in order; a label that is not among them is refused."""
+    """Names of all labels, in order; any other label is refused."""
     bag_column: str | None = None
-    """Column or field that names a row's bag; text and tables in long form."""
+    """Column or field that names the bag of a row, in text and in tables of long form."""
     label_columns: tuple[str, ...] | None = None
-    """Columns or variable of the labels: one 0/1 column a label, or one that lists them; none if
-    there are no labels, or none are wanted."""
+    """Columns or variable of the labels: one 0/1 column for each label, or one column that lists
+    the labels; 'none' leaves labels out."""
     row_label_column: str | None = None
     """Column or variable of the labels of rows."""
     feature_columns: tuple[str, ...] | None = None
-    """Columns of the features, or the one that lists them; all others that are numbers if None."""
+    """Columns of the features, or the one column that lists the features; by default all other
+    columns of numbers."""
     variables: tuple[str, ...] | None = None
     """Arrays or variables of the bags, in files that hold several."""
     transposed: bool | None = None
-    """Whether bags lie (features, rows); told by shape unless given."""
+    """Whether bags have shape (features, rows); determined from the shapes by default."""
     labels_transposed: bool | None = None
-    """Whether targets lie (labels, bags); told by shape unless given."""
+    """Whether targets have shape (labels, bags); determined from the shapes by default."""
     separator: str | None = None
-    """Between columns of text; told by suffix and content unless given."""
+    """Separator between columns of text; determined from suffix and content by default."""
     label_separator: str | None = None
-    """Between labels in one column of text; a semicolon unless given."""
+    """Separator between labels in one column of text; a semicolon by default."""
     header: bool | None = None
-    """Whether the first line of text names the columns; told by content unless given."""
+    """Whether the first line of text names the columns; determined from its content by default."""
     n_features: int | None = None
-    """Number of features, where the source need not show the last one."""
+    """Number of features, if the last feature may not occur in the source."""
     sparse: bool | None = None
-    """Whether rows are stored sparse; as the source has them unless given."""
+    """Whether rows are stored sparse; as in the source by default."""
     group: bool = False
-    """Whether rows of a bag may lie apart: a bag that returns comes as another bag of its id, and
-    the converter joins them, in the order of their first rows."""
+    """Whether the rows of a bag may be apart in the source. The reader then gives every run of rows
+    as a bag of the same id, and the converter joins these bags in the order of the source."""
     span_bytes: int = SPAN_BYTES
-    """Bytes of source that a span takes, about."""
+    """Size of a span in bytes of the source, approximately."""
+    limits: Annotated[Limits, Parameter(parse=False)] = Limits()
+    """Memory that the converter allows; not an option of the command line."""
 
     def __post_init__(self) -> None:
         if self.no_labels and self.row_label_column not in (None, NONE):
@@ -96,32 +128,32 @@ class SourceOptions:
 
     @property
     def no_labels(self) -> bool:
-        """Whether bags are to have no labels, nor rows."""
+        """Whether bags and rows are read without labels."""
         return self.label_columns == (NONE,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a source holds, and how it is cut; small enough to be sent to workers."""
+    """Description of a source and its spans; small enough to be sent to workers."""
 
     spans: tuple[Span, ...]
     n_features: int
     dtype: str = "float32"
-    """The narrowest type of a store that holds every value exactly, as far as the pass can tell."""
+    """The narrowest row type of a store that holds every value exactly, as far as is known."""
     sparse: bool = False
     label_names: tuple[str, ...] | None = None
     n_labels: int | None = None
-    """None: one more than the highest that occurs."""
+    """None means one more than the highest label that occurs."""
     feature_names: tuple[str, ...] | None = None
     row_labels: bool = False
     bag_ids: bool = False
     n_bags: int | None = None
-    """Where the pass has counted them."""
+    """None if the scan has not counted the bags."""
     n_rows: int | None = None
     holds_bytes: int = 0
-    """Memory that reading needs beyond a span, where the format must be read whole."""
+    """Memory that reading needs beside a span, for formats that are read into memory as a whole."""
     notes: tuple[str, ...] = ()
-    """What was understood, a line each: which variable was taken for what, and why."""
+    """Lines for the user: which role each column or variable has, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +162,27 @@ class Reader:
 
     name: str
     suffixes: tuple[str, ...]
-    """Of its files, without compression: ``.csv`` stands for ``.csv.gz`` too."""
+    """Suffixes of its files without compression: ``.csv`` includes ``.csv.gz``."""
     line: str
-    """What it reads, in one line for the help."""
+    """One line about the format, for the help."""
     tells: Callable[[Path, bytes], bool]
-    """Whether a file is of this format, by its path and first bytes (decompressed)."""
+    """Decides from path and first bytes (decompressed) whether a file has this format."""
     scan: Callable[[Sequence[Path], SourceOptions], Scan]
-    """One cheap pass over the files, in the order given; raises SourceError."""
+    """Makes one cheap pass over the files, in the order given; raises SourceError."""
     read: Callable[[Span, Scan, SourceOptions], Iterator[BagBlock]]
-    """Bags of a span in blocks of a few MB, never all at once; raises SourceError."""
+    """Yields the bags of a span in blocks of a few MB; raises SourceError."""
     may_lack_labels: bool = False
-    """Whether ``--label-columns none`` is understood."""
+    """Whether the reader accepts ``--label-columns none``."""
     extra: str | None = None
-    """The extra that brings packages which ``scan`` and ``read`` need, where there is one."""
+    """Extra that installs the packages that ``scan`` and ``read`` need, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraModule:
     """A module with ``scan`` and ``read`` of a format that needs packages of an extra.
 
-    The module is loaded when a file is scanned or read. So the format of a file can be told
-    without the packages.
+    The module is imported when a file is scanned or read, so that the format of a file can be
+    determined without the packages.
     """
 
     module: str
@@ -159,8 +191,8 @@ class ExtraModule:
 
     def scan(self, paths: Sequence[Path], options: SourceOptions) -> Scan:
         """Call ``scan`` of the module; a missing package is a SourceError."""
-        found: Scan = self._loaded(str(paths[0])).scan(paths, options)
-        return found
+        result: Scan = self._loaded(str(paths[0])).scan(paths, options)
+        return result
 
     def read(self, span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
         """Call ``read`` of the module; a missing package is a SourceError."""

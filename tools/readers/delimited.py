@@ -1,8 +1,8 @@
-"""CSV and TSV: a line a row.
+"""CSV and TSV: one line for each row, in three forms.
 
-Three forms. *Long*: columns for the bag's id, the features, and the labels (one 0/1 column each, or
-one that lists them). *mimllearning*: the first line is the number of labels, whose columns come
-last. *Triple*: three files, for features, labels of bags and labels of rows.
+*Long*: columns for the bag's id, the features, and the labels (one 0/1 column each, or one column
+that lists them). *mimllearning*: the first line is the number of labels; label columns come last.
+*Triple*: two or three files, for features, bag labels and row labels.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ from pathlib import Path
 
 from streammiml.bags.block import BagBlock
 from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.cells import (
-    BLOCK_BYTES,
-    SEPARATORS,
-    SUFFIXES,
-    Layout,
-    column_values,
-    first_lines,
-    read_long,
-    separator_of,
-    split_cells,
-)
-from streammiml_tools.readers.columns import (
+from streammiml_tools.readers.column_roles import (
     BAG_NAMES,
     UNKNOWN,
     bag_column,
     chosen,
     is_number_text,
     label_columns,
-    listed,
     looks_like_labels,
     mark_names,
     row_label_column,
 )
+from streammiml_tools.readers.csv_cells import (
+    BLOCK_BYTES,
+    LINE_TIMES,
+    SEPARATORS,
+    SUFFIXES,
+    CellLayout,
+    check_columns,
+    column_values,
+    first_lines,
+    read_long,
+    separator_of,
+    split_cells,
+)
+from streammiml_tools.readers.csv_triple import is_triple, read_triple, scan_triple
 from streammiml_tools.readers.labelling import (
     LABEL_SEPARATOR,
     cut_labels,
+    label_numbers_of,
     labelling_of,
     numbered_names,
-    places_of,
     refuse_joined,
 )
+from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.text import BLOCK_BYTES as FIRST_BYTES
 from streammiml_tools.readers.text import (
+    LineBlock,
     bare_suffix,
     byte_spans,
     last_lines,
@@ -55,13 +60,12 @@ from streammiml_tools.readers.text import (
     twice,
     where,
 )
-from streammiml_tools.readers.triple import is_triple, read_triple, scan_triple
 
 NO_VALUE = ("", "na", "n/a", "null", "none", "?")
 
 
 def tells(path: Path, head: bytes) -> bool:
-    """Whether the first line is cells and no other text format."""
+    """Whether suffix and first line are those of CSV or TSV."""
     suffix = bare_suffix(path)
     if suffix not in SUFFIXES:
         return False
@@ -69,12 +73,12 @@ def tells(path: Path, head: bytes) -> bool:
         return True
     lines = head.split(b"\n", 2)
     first = lines[1] if lines[0].strip().isdigit() and len(lines) > 1 else lines[0]
-    other = head.lstrip()[:1] in (b">", b"@", b"{", b"%") or b"qid:" in first
-    return not other and any(separator.encode() in first for separator in SEPARATORS)
+    is_other_format = head.lstrip()[:1] in (b">", b"@", b"{", b"%") or b"qid:" in first
+    return not is_other_format and any(separator.encode() in first for separator in SEPARATORS)
 
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    """Columns from the first lines; the labels' names from a pass over their column, if needed."""
+    """Find columns by the first lines, and label names by a pass over their column if needed."""
     if not options.no_labels and is_triple(paths, options):
         for path in paths:
             if last_lines(path) is not None:
@@ -103,34 +107,34 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 
 def _spans(
-    paths: Sequence[Path], layouts: Sequence[Layout], options: SourceOptions
+    paths: Sequence[Path], layouts: Sequence[CellLayout], options: SourceOptions
 ) -> tuple[Span, ...]:
-    found: list[Span] = []
+    spans: list[Span] = []
     for path, layout in zip(paths, layouts, strict=True):
-        found += byte_spans(path, options.span_bytes, layout.start)
-    return tuple(found)
+        spans += byte_spans(path, options.span_bytes, layout.start)
+    return tuple(spans)
 
 
-def _may_be_cut(path: Path, layout: Layout) -> bool:
-    """Whether the last value of a file may have been longer: its line has no end."""
+def _may_be_cut(path: Path, layout: CellLayout) -> bool:
+    """Whether the last value of a file may be cut, as its line has no line break."""
     lines = last_lines(path)
     if lines is None:
         return False
     before, last = lines
     column = len(layout.names) - 1
-    # A mark of 0 or 1 cannot be cut in two, and a line without it is too short.
+    # One digit cannot be cut in two, and a line without its last mark is refused as too short.
     if column in layout.marks:
         return False
     if last.endswith(b'"') and b'""' not in last and not last.count(b'"') % 2:
         return False
     if column != layout.label_list:
         return True
-    # Labels that are cut are not those of the bag's row before, and refused for that.
+    # If the line before has the same bag, cut labels differ from its labels and are refused.
     ids = [split_cells(line, layout.separator, path, layout.start) for line in (before, last)]
     return any(len(cells) <= column for cells in ids) or ids[0][layout.bag] != ids[1][layout.bag]
 
 
-def _notes(layout: Layout) -> tuple[str, ...]:
+def _notes(layout: CellLayout) -> tuple[str, ...]:
     used = {*layout.texts, *layout.numbers}
     left_out = [name for i, name in enumerate(layout.names) if i not in used]
     if layout.label_list is not None:
@@ -151,17 +155,18 @@ def _notes(layout: Layout) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def layout_of(path: Path, options: SourceOptions) -> Layout:
-    """What the columns of a file are, from its first lines and what the user says."""
+def layout_of(path: Path, options: SourceOptions) -> CellLayout:
+    """Layout of a file, from its first lines and the options."""
     return _layout(path, path.stat().st_mtime_ns, options)
 
 
 @lru_cache(maxsize=64)
-def _layout(path: Path, _changed: int, options: SourceOptions) -> Layout:
-    lines = first_lines(path)
+def _layout(path: Path, _changed: int, options: SourceOptions) -> CellLayout:
+    lines = first_lines(path, options)
     if lines[0][1].strip().isdigit() and len(lines) > 1 and options.header is None:
         return _mimllearning(path, lines, options)
     separator = separator_of(path, lines[0][1], options)
+    check_columns(path, lines[0][1].count(separator.encode()) + 1, options)
     cells = [split_cells(line, separator, path, offset) for offset, line in lines]
     header = _has_header(path, cells[0], options)
     names = (
@@ -169,9 +174,9 @@ def _layout(path: Path, _changed: int, options: SourceOptions) -> Layout:
         if header
         else tuple(str(i + 1) for i in range(len(cells[0])))
     )
-    doubled = twice(names)
-    if doubled is not None:
-        raise SourceError(f"{where(path, 0)}: two columns are called {doubled!r}; rename one")
+    repeated = twice(names)
+    if repeated is not None:
+        raise SourceError(f"{where(path, 0)}: two columns are called {repeated!r}; rename one")
     sample = [row for row in cells[header:] if len(row) == len(names)]
     if len(lines) < 1 + header:
         if b"\r" in lines[0][1]:
@@ -195,7 +200,7 @@ def _has_header(path: Path, cells: Sequence[str], options: SourceOptions) -> boo
         return True
     raise SourceError(
         f"{where(path, 0)}: is {listed(cells[:4])} a line of names or of data? "
-        "say --header or --no-header"
+        "give --header or --no-header"
     )
 
 
@@ -207,16 +212,18 @@ def _long(
     separator: str,
     start: int,
     header: bool,
-) -> Layout:
+) -> CellLayout:
     bag = bag_column(path, names, options, header)
     row_label = row_label_column(path, names, options)
     marks, label_list = label_columns(path, names, sample, options, {bag, row_label})
     taken = {bag, row_label, label_list, *marks}
     if options.feature_columns is not None:
         features = chosen(path, names, options.feature_columns, "--feature-columns")
-        both = [names[i] for i in features if i in taken]
-        if both:
-            raise SourceError(f"{path}: column {both[0]!r} is a feature and something else too")
+        claimed = [names[i] for i in features if i in taken]
+        if claimed:
+            raise SourceError(
+                f"{path}: column {claimed[0]!r} is a feature and has another role too"
+            )
     else:
         features = tuple(
             i
@@ -225,21 +232,22 @@ def _long(
             and not (options.no_labels and looks_like_labels(names[i]))
             and _may_be_number(sample, i)
         )
-        also = [names[i] for i in features if names[i].lower() in BAG_NAMES]
-        if also:
+        like_ids = [names[i] for i in features if names[i].lower() in BAG_NAMES]
+        if like_ids:
             raise SourceError(
-                f"{path}: is column {also[0]!r} a feature? --feature-columns says which are"
+                f"{path}: is column {like_ids[0]!r} a feature? name the features by "
+                "--feature-columns"
             )
     if not features:
         raise SourceError(
-            f"{path} has no column of numbers for features; --feature-columns says which they are"
+            f"{path} has no column of numbers for features; name the features by --feature-columns"
         )
     if label_list is not None and separator == (options.label_separator or LABEL_SEPARATOR):
         raise SourceError(
             f"{path}: {separator!r} is between columns and between labels; "
-            "--label-separator says what is between labels"
+            "give --label-separator, the separator of labels"
         )
-    return Layout(
+    return CellLayout(
         separator=separator,
         start=start,
         names=names,
@@ -254,14 +262,15 @@ def _long(
 
 
 def _may_be_number(sample: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether any of the first cells is a number, or stands for none."""
+    """Whether any of the first cells is a number or a common mark of a missing number."""
     cells = [row[column].strip() for row in sample]
     return any(is_number_text(cell) or cell.lower() in NO_VALUE for cell in map(str.strip, cells))
 
 
-def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOptions) -> Layout:
+def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOptions) -> CellLayout:
     n_labels = int(lines[0][1])
     separator = separator_of(path, lines[1][1], options)
+    check_columns(path, lines[1][1].count(separator.encode()) + 1, options)
     first = split_cells(lines[1][1], separator, path, lines[1][0])
     if not 1 <= n_labels < len(first) - 1:
         raise SourceError(
@@ -279,7 +288,7 @@ def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOpt
     n_columns = len(names)
     first_mark = n_columns - n_labels
     marks = () if options.no_labels else tuple(range(first_mark, n_columns))
-    return Layout(
+    return CellLayout(
         separator=separator,
         start=lines[1 + header][0],
         names=names,
@@ -292,13 +301,13 @@ def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOpt
 
 
 def _labels_found(
-    paths: Sequence[Path], layout: Layout, options: SourceOptions
+    paths: Sequence[Path], layout: CellLayout, options: SourceOptions
 ) -> tuple[tuple[str, ...] | None, int | None]:
-    """Names of labels, and their number where it is known."""
+    """Label names, and the number of labels if it is known."""
     if layout.marks:
         if layout.mark_names is None:
             return numbered_names(len(layout.marks), options, str(paths[0])), len(layout.marks)
-        places_of(layout.mark_names, options, str(paths[0]))
+        label_numbers_of(layout.mark_names, options, str(paths[0]))
         names = options.labels or layout.mark_names
         return names, len(names)
     if options.labels is not None:
@@ -306,38 +315,55 @@ def _labels_found(
     columns = [column for column in layout.texts if column != layout.bag]
     if not columns:
         return None, None
-    seen = column_values(
-        islice(line_blocks(paths[0], layout.start, aligned=True), 1), layout, columns
+    first_values = column_values(
+        islice(_data_blocks(paths[0], layout.start, options), 1), layout, columns, options
     )
-    # Later blocks and files are held to it when they are read.
-    if _are_numbers(_labels_in(seen, layout, options)):
+    # If later labels are names, reading refuses them.
+    if _are_numbers(_labels_in(first_values, layout, options)):
         return None, None
     labels: set[str] = set()
     by_number: Path | None = None
     for path in paths:
         start = layout_of(path, options).start
-        blocks = line_blocks(path, start, aligned=True, block_bytes=BLOCK_BYTES)
-        found = _labels_in(column_values(blocks, layout, columns), layout, options)
-        if found and _are_numbers(found):
+        blocks = _data_blocks(path, start, options, BLOCK_BYTES)
+        labels_of_file = _labels_in(
+            column_values(blocks, layout, columns, options), layout, options
+        )
+        if labels_of_file and _are_numbers(labels_of_file):
             by_number = by_number or path
-        labels |= found
+        labels |= labels_of_file
     refuse_joined(labels, options, str(paths[0]))
     labelling = labelling_of(labels, options)
     if by_number is not None and labelling.names is not None:
         raise SourceError(
-            f"{by_number} gives labels by number, other files by name; --labels FILE says, with a "
-            "name a line, which number each has"
+            f"{by_number} gives labels by number, other files by name; give --labels FILE, with "
+            "one name a line in the order of the numbers"
         )
     return labelling.names, None if labelling.names is None else len(labelling.names)
+
+
+def _data_blocks(
+    path: Path, start: int, options: SourceOptions, block_bytes: int = FIRST_BYTES
+) -> Iterator[LineBlock]:
+    return line_blocks(
+        path,
+        start,
+        aligned=True,
+        block_bytes=block_bytes,
+        limits=options.limits,
+        times=LINE_TIMES,
+    )
 
 
 def _are_numbers(labels: set[str]) -> bool:
     return all(label.isascii() and label.isdigit() for label in labels)
 
 
-def _labels_in(seen: set[tuple[int, str]], layout: Layout, options: SourceOptions) -> set[str]:
+def _labels_in(
+    values: set[tuple[int, str]], layout: CellLayout, options: SourceOptions
+) -> set[str]:
     labels: set[str] = set()
-    for column, cell in seen:
+    for column, cell in values:
         if column == layout.row_label:
             labels |= {cell.strip()} - set(UNKNOWN)
         else:
@@ -346,7 +372,7 @@ def _labels_in(seen: set[tuple[int, str]], layout: Layout, options: SourceOption
 
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
-    """Bags whose first line begins in the span."""
+    """Yield the bags whose first line begins in the span."""
     if BESIDE in span.path:
         return read_triple(span, scan, options)
     path = Path(span.path)

@@ -1,6 +1,6 @@
-"""HDF5, as far as no h5py is needed: its name, and how its files are told.
+"""The HDF5 reader without h5py: its name, its suffixes, and how its files are recognised.
 
-``hdf5_bags`` reads the files. It loads h5py, which comes with an extra.
+``hdf5_bags`` reads the files. It imports h5py, which an extra installs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BAGS = ExtraModule("streammiml_tools.readers.hdf5_bags", extra="hdf5", packages=
 
 
 def tells(path: Path, first: bytes) -> bool:
-    """HDF5 by its first bytes, unless MATLAB wrote it, or by suffix."""
+    """Whether a file is HDF5, by first bytes or suffix, and was not written by MATLAB."""
     known = path.suffix.lower() in SUFFIXES
     return first.startswith(MAGIC) or (known and not first.startswith(b"MATLAB "))
 

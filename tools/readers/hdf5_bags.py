@@ -1,8 +1,8 @@
-"""Plain HDF5: the flat arrays of an npz as datasets, or a group a bag.
+"""HDF5 files: the flat arrays of an npz as datasets, or one group for each bag.
 
 Flat: ``instances`` and ``offsets`` (or CSR ``data``, ``indices``, ``indptr``), ``label_indptr`` and
-``label_indices`` or a matrix of marks, in the root or in the one group that has them. A group a
-bag: ``instances`` and ``labels`` in each; the group's name is the bag's.
+``label_indices`` or a matrix of marks, all in the root or all in one group. Groups: ``instances``
+and ``labels`` in each group; the name of the group is the id of the bag.
 """
 
 from __future__ import annotations
@@ -21,78 +21,83 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
-from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.hdf5_access import child, open_hdf5
+from streammiml_tools.readers.base import Limits, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.hdf5_access import check_chunks, child, open_hdf5, read_texts
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
 from streammiml_tools.readers.matlab_layout import narrowest
+from streammiml_tools.readers.memory_checks import HeldBytes, check_bag
 from streammiml_tools.readers.npz import (
     BLOCK_BYTES,
     NAMES,
-    Array,
-    Values,
+    ArrayValues,
+    StoredArray,
     read_arrays,
     scan_arrays,
 )
 
 BAG_LABELS = ("labels", "label", "label_indices", "targets", "y", "Y")
 LABEL_BYTES = 1 << 20
-"""That the labels of one bag may take."""
+"""Upper limit in bytes for the labels of one bag."""
+MEMBER_BYTES = 600
+"""Memory for the description of a bag that is a group."""
 
 
-class _Dataset(Array):
-    """A dataset as one of the flat arrays."""
+class _Dataset(StoredArray):
+    """A dataset that is one of the flat arrays."""
 
-    def open(self) -> Values:
+    def open(self) -> ArrayValues:
         return _Elements(self)
 
+    def check(self, limits: Limits) -> None:
+        with open_hdf5(self.path) as file:
+            check_chunks(self.path, _item_at(self.path, file, self.member or ""), limits)
 
-class _Elements(Values):
-    """Elements of a dataset; the file is open only while they are read."""
+
+class _Elements(ArrayValues):
+    """Elements of a dataset; the file is open only during a read."""
 
     def __getitem__(self, bounds: tuple[int, int]) -> NDArray[Any]:
-        return self._read(slice(*bounds))
+        path, array = self.array.path, self.array
+        with open_hdf5(path) as file:
+            dataset = _item_at(path, file, array.member or "")
+            if h5py.check_string_dtype(dataset.dtype) is None:
+                return np.asarray(dataset[slice(*bounds)])
+            if len(array.shape) != 1:
+                raise SourceError(f"{array.name}: texts of shape {array.shape}, expected one row")
+            return np.array(read_texts(path, dataset, *bounds), object)
 
     def _scalar(self) -> NDArray[Any]:
-        return self._read(())
-
-    def _read(self, key: Any) -> NDArray[Any]:
         with open_hdf5(self.array.path) as file:
-            dataset = _at(self.array.path, file, self.array.member or "")
-            if h5py.check_string_dtype(dataset.dtype) is not None:
-                return np.asarray(dataset.asstr()[key], str)
-            return np.asarray(dataset[key])
+            return np.asarray(_item_at(self.array.path, file, self.array.member or "")[()])
 
 
-def _at(path: Path, file: Any, name: str) -> Any:
+def _item_at(path: Path, file: Any, name: str) -> Any:
     item = file
     for part in name.split("/"):
         item = child(path, item, part)
     return item
 
 
-def _arrays(paths: Sequence[Path]) -> dict[str, Array]:
-    """Datasets of a file by name, those of its groups as ``group/name``; and of one group by name.
-
-    Nothing larger than what the file stores is among them, and nothing that lies elsewhere.
-    """
+def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
+    """Datasets of a file by path (``group/name``), or by name if all are in one group."""
     if len(paths) > 1:
         raise SourceError(f"{paths[1]}: arrays come from one HDF5 file; convert {paths[0]} alone")
-    found: dict[str, Array] = {}
+    arrays: dict[str, StoredArray] = {}
     with open_hdf5(paths[0]) as file:
         for name in _names(paths[0], file):
-            dataset = _at(paths[0], file, name)
+            dataset = _item_at(paths[0], file, name)
             text = h5py.check_string_dtype(dataset.dtype) is not None
             kind = np.dtype("U1") if text else dataset.dtype
             shape, where = dataset.shape or (), f"{paths[0]}:{name}"
-            found[name] = _Dataset(where, paths[0], name, shape, kind, False, 0, False)
-    groups = {name.rpartition("/")[0] for name in found}
+            arrays[name] = _Dataset(where, paths[0], name, shape, kind, False, 0, False)
+    groups = {name.rpartition("/")[0] for name in arrays}
     if len(groups) == 1:
-        return {name.rpartition("/")[2]: array for name, array in found.items()}
-    return found
+        return {name.rpartition("/")[2]: array for name, array in arrays.items()}
+    return arrays
 
 
 def _names(path: Path, group: Any, before: str = "") -> Iterator[str]:
-    """Datasets of a group and of the groups in it, by path."""
+    """Yield the paths of the datasets in a group and in the groups below."""
     for name in group:
         item = child(path, group, name)
         if isinstance(item, h5py.Dataset):
@@ -102,8 +107,8 @@ def _names(path: Path, group: Any, before: str = "") -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
-    """A bag that is a group: its name, and what its datasets are called and hold."""
+class _BagGroup:
+    """A bag that is a group: its name, and the names, shape and type of its datasets."""
 
     name: str
     rows: str
@@ -112,19 +117,19 @@ class _Member:
     store: str
 
 
-class _Members(NamedTuple):
-    bags: tuple[_Member, ...]
+class _BagGroups(NamedTuple):
+    bags: tuple[_BagGroup, ...]
     labels: frozenset[str | int]
     row_labels: str | None
 
 
 def _is_groups(path: Path) -> bool:
-    """Whether the root holds bags as groups: no dataset of its own, and rows in every group."""
+    """Whether every item of the root is a group with rows, and so a bag."""
     with open_hdf5(path) as file:
         items = [child(path, file, name) for name in _first_names(file)]
         return bool(items) and all(
             isinstance(item, h5py.Group)
-            and _called(item, NAMES["rows"]) is not None
+            and _first_present(item, NAMES["rows"]) is not None
             and not any(name in item for name in NAMES["bag_offsets"])
             for item in items
         )
@@ -134,48 +139,49 @@ def _first_names(file: Any, count: int = 3) -> list[str]:
     return [name for _, name in zip(range(count), file, strict=False)]
 
 
-def _called(group: Any, names: Sequence[str]) -> str | None:
+def _first_present(group: Any, names: Sequence[str]) -> str | None:
     return next((name for name in names if name in group), None)
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
-    """Names sorted as people count: bag2 before bag10."""
+    """Names sorted by their numbers: bag2 before bag10."""
     return sorted(names, key=lambda name: [
         (0, int(part), "") if part.isdigit() else (1, 0, part)
         for part in re.split(r"(\d+)", name) if part
     ])  # fmt: skip
 
 
-def _members(path: Path, options: SourceOptions) -> _Members:
+def _members(path: Path, options: SourceOptions) -> _BagGroups:
     stat = path.stat()
-    return _found_members(str(path), stat.st_size, stat.st_mtime_ns, options)
+    return _read_groups_of(str(path), stat.st_size, stat.st_mtime_ns, options)
 
 
 @lru_cache(maxsize=4)
-def _found_members(path: str, size: int, changed: int, options: SourceOptions) -> _Members:  # noqa: ARG001
+def _read_groups_of(path: str, size: int, changed: int, options: SourceOptions) -> _BagGroups:  # noqa: ARG001
     rows = options.variables or NAMES["rows"]
     labels: tuple[str, ...] = options.label_columns or BAG_LABELS
     row_labels = (options.row_label_column,) if options.row_label_column else NAMES["row_labels"]
     if options.no_labels:
         labels = row_labels = ()
-    bags: list[_Member] = []
-    found: set[str | int] = set()
+    bags: list[_BagGroup] = []
+    label_set: set[str | int] = set()
     per_row: set[str | None] = set()
+    held = HeldBytes(path, "names and shapes of bags", options.limits)
     with open_hdf5(path) as file:
         for name in _in_order(list(file)):
             group = child(path, file, name)
-            own = [_called(group, names) for names in (rows, labels)]
-            lacks_labels = own[1] is None and not options.no_labels
-            if not isinstance(group, h5py.Group) or own[0] is None or lacks_labels:
-                missing = "rows" if own[0] is None else "labels"
+            rows_name, labels_name = (_first_present(group, names) for names in (rows, labels))
+            lacks_labels = labels_name is None and not options.no_labels
+            if not isinstance(group, h5py.Group) or rows_name is None or lacks_labels:
+                missing = "rows" if rows_name is None else "labels"
                 raise SourceError(
                     f"{path}: group {name!r} has no {missing} like the others; name them by "
-                    "--variables and --label-columns, which may say none"
+                    "--variables and --label-columns, or give --label-columns none"
                 )
-            dataset = child(path, group, own[0])
+            dataset = child(path, group, rows_name)
             if dataset.ndim != 2 or dataset.dtype.kind not in "fiub":
                 raise SourceError(
-                    f"{path}: {name}/{own[0]} is {dataset.dtype} of shape {dataset.shape}, "
+                    f"{path}: {name}/{rows_name} is {dataset.dtype} of shape {dataset.shape}, "
                     "expected numbers of shape (rows, features)"
                 )
             if bags and dataset.shape[1] != bags[0].shape[1]:
@@ -183,27 +189,33 @@ def _found_members(path: str, size: int, changed: int, options: SourceOptions) -
                     f"{path}: bag {name!r} has rows of {dataset.shape[1]} values, expected "
                     f"{bags[0].shape[1]}"
                 )
-            if own[1] is not None:
-                found.update(_labels_in(path, group, own[1]))
-            per_row.add(_called(group, row_labels))
-            bags.append(_Member(name, own[0], own[1], dataset.shape, dataset.dtype.name))
+            check_chunks(path, dataset, options.limits)
+            check_bag(f"{path}: bag {name[:40]!r}", dataset.nbytes, options.limits)
+            held.add(MEMBER_BYTES + 2 * len(name))
+            if labels_name is not None:
+                label_set.update(_labels_in(path, group, labels_name))
+            per_row.add(_first_present(group, row_labels))
+            bags.append(_BagGroup(name, rows_name, labels_name, dataset.shape, dataset.dtype.name))
     if len(per_row) > 1:
         raise SourceError(f"{path}: some bags have row labels and some have none")
-    return _Members(tuple(bags), frozenset(found), per_row.pop())
+    return _BagGroups(tuple(bags), frozenset(label_set), per_row.pop())
 
 
 def _labels_in(path: str | Path, group: Any, name: str) -> list[str | int]:
-    """Labels of a bag, by name or number."""
+    """Labels of a bag, as names or numbers."""
     dataset = child(path, group, name)
     where = f"{path}: {group.name.strip('/')}/{name}"
     if h5py.check_string_dtype(dataset.dtype) is not None and dataset.size <= LABEL_BYTES:
-        return [str(one) for one in np.ravel(dataset.asstr()[()])]
+        if dataset.ndim == 1:
+            return list(read_texts(path, dataset, 0, dataset.size))
+        if dataset.size == 1:
+            return [str(label) for label in np.ravel(dataset.asstr()[()])]
     if dataset.dtype.kind not in "iu" or dataset.nbytes > LABEL_BYTES or dataset.ndim > 1:
         raise SourceError(
             f"{where} is {dataset.dtype} of shape {dataset.shape}, expected a list of numbers or "
             "names of labels"
         )
-    return [int(one) for one in np.ravel(dataset[()])]
+    return [int(label) for label in np.ravel(dataset[()])]
 
 
 def _scan_groups(path: Path, options: SourceOptions) -> Scan:
@@ -214,7 +226,7 @@ def _scan_groups(path: Path, options: SourceOptions) -> Scan:
     cuts = cuts_by_bytes(sizes * row_bytes, options.span_bytes)
     ends = from_sizes(sizes * row_bytes)
     kinds = {bag.store for bag in bags}
-    same = kinds.pop() if len(kinds) == 1 else "float32"
+    common = kinds.pop() if len(kinds) == 1 else "float32"
     notes = [
         f"{path}: a group a bag; rows from {bags[0].rows}, "
         f"{'no labels' if bags[0].labels is None else f'labels from {bags[0].labels}'}, "
@@ -223,7 +235,7 @@ def _scan_groups(path: Path, options: SourceOptions) -> Scan:
     return Scan(
         spans=tuple(Span(str(path), a, b, int(ends[b] - ends[a]), b - a) for a, b in cuts),
         n_features=bags[0].shape[1],
-        dtype=same if same in ROW_DTYPES else narrowest(bag.store for bag in bags),
+        dtype=common if common in ROW_DTYPES else narrowest(bag.store for bag in bags),
         label_names=labelling.names,
         n_labels=labelling.n_labels,
         row_labels=members.row_labels is not None,
@@ -240,22 +252,22 @@ def _read_groups(span: Span, scan: Scan, options: SourceOptions) -> Iterator[Bag
     bags = members.bags[span.start : span.stop]
     width = scan.n_features * 8
     for start, stop in cuts_by_bytes(np.array([bag.shape[0] * width for bag in bags]), BLOCK_BYTES):
-        # Closed before the block is passed on: whoever takes it may write with zarr.
+        # The file is closed before the block is yielded, as the consumer may write with zarr.
         with open_hdf5(path) as file:
             block = _group_block(path, file, bags[start:stop], members, labelling_in(scan))
         yield block
 
 
 def _group_block(
-    path: Path, file: Any, bags: Sequence[_Member], members: _Members, labelling: Labelling
+    path: Path, file: Any, bags: Sequence[_BagGroup], members: _BagGroups, labelling: Labelling
 ) -> BagBlock:
     rows, labels, row_labels = [], [], []
     for bag in bags:
         group = child(path, file, bag.name)
         rows.append(child(path, group, bag.rows)[()])
         where = f"{path}, bag {bag.name!r}"
-        own = [] if bag.labels is None else _labels_in(path, group, bag.labels)
-        labels.append(labelling.indices(own, where))
+        bag_labels = [] if bag.labels is None else _labels_in(path, group, bag.labels)
+        labels.append(labelling.indices(bag_labels, where))
         if members.row_labels is not None:
             row_labels.append(_row_labels(path, group, members.row_labels, bag, where))
         if not np.isfinite(rows[-1]).all():
@@ -269,25 +281,25 @@ def _group_block(
     )
 
 
-def _row_labels(path: Path, group: Any, name: str, bag: _Member, where: str) -> list[int]:
+def _row_labels(path: Path, group: Any, name: str, bag: _BagGroup, where: str) -> list[int]:
     dataset = child(path, group, name)
     if dataset.shape != bag.shape[:1] or dataset.dtype.kind not in "iu":
         raise SourceError(
             f"{where}: {name} is {dataset.dtype} of shape {dataset.shape}, expected a number for "
             f"each of {bag.shape[0]} rows"
         )
-    return [int(one) for one in dataset[()]]
+    return [int(label) for label in dataset[()]]
 
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    """Shapes of the datasets; of a group a bag, labels too."""
+    """Read the shapes of the datasets and, if bags are groups, the labels."""
     if len(paths) == 1 and _is_groups(paths[0]):
         return _scan_groups(paths[0], options)
     return scan_arrays(paths, options, _arrays, "HDF5")
 
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
-    """Bags by ranges of rows."""
+    """Yield the bags of a span."""
     if _is_groups(Path(span.path)):
         return _read_groups(span, scan, options)
     return read_arrays(span, scan, options, _arrays)

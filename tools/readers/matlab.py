@@ -1,6 +1,6 @@
-"""MATLAB, as far as no SciPy is needed: its name, and how its files are told.
+"""The MATLAB reader without SciPy: its name, its suffix, and how its files are recognised.
 
-``matlab_bags`` reads the files. It loads SciPy and h5py, which come with an extra.
+``matlab_bags`` reads the files. It imports SciPy and h5py, which an extra installs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ BAGS = ExtraModule(
 
 
 def tells(path: Path, first: bytes) -> bool:
-    """MATLAB by the text that begins its files, or by their suffix."""
+    """Whether a file is MATLAB's, by its first bytes or its suffix."""
     return first.startswith(b"MATLAB ") or path.suffix.lower() == ".mat"
 
 

@@ -1,24 +1,31 @@
-"""NumPy files: flat arrays of bags in one ``.npz``, or as ``.npy`` files side by side.
+"""NumPy files: flat arrays of bags in one ``.npz`` file, or in several ``.npy`` files.
 
-Rows, dense (rows, features) or compressed (CSR), with ``offsets`` of bags; or (bags, rows,
-features) where all bags are equally long. Labels as offsets and indices, or as a matrix of marks.
-Arrays are read by byte range, never mapped: a file that shrinks while it is read is an error, not
-a dead process. Members of an npz that are only stored are read the same way; compressed ones are
-streams, read once from front to end.
+Rows are dense (rows, features) or sparse (CSR), with ``offsets`` of bags; or (bags, rows, features)
+if all bags have the same length. Labels are offsets and indices, or a matrix of marks.
+
+Arrays are read by byte range and never memory-mapped: if a mapped file shrinks while it is read,
+the process dies. Uncompressed members of an npz are read the same way. Compressed members are
+streams, read once from the beginning to the end. The CRC-32 of every member is checked: the scan
+checks uncompressed members, and compressed members are checked at the end of their streams.
 """
 
 from __future__ import annotations
 
+import bz2
+import errno
 import io
+import lzma
 import math
 import os
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,15 +35,40 @@ from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml.config import format_size
-from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.labelling import labels_of_marks, numbered_names, places_of
+from streammiml_tools.readers.base import (
+    BESIDE,
+    Limits,
+    Reader,
+    Scan,
+    SourceError,
+    SourceOptions,
+    Span,
+)
+from streammiml_tools.readers.labelling import label_numbers_of, labels_of_marks, numbered_names
+from streammiml_tools.readers.memory_checks import check_fits, check_ratio
+from streammiml_tools.readers.messages import reason_of
+from streammiml_tools.readers.text import twice
 
 I64 = NDArray[np.int64]
 
 BLOCK_BYTES = 8 << 20
-"""Bytes of rows that are read together, about."""
+"""Size of a block of rows in bytes, approximately."""
 MAX_HEADER = 1 << 20
+PIECE_BYTES = 1 << 20
+"""Upper limit of the bytes of a member that are decompressed at a time."""
+FEED_BYTES = 1 << 16
+"""Compressed bytes that a decompressor gets at a time."""
 NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
+ENCRYPTED = 1
+"""Flag of an encrypted zip member."""
+LEAST_DICTIONARY = 4096
+"""Smallest dictionary size in bytes that LZMA accepts."""
+METHODS = {
+    zipfile.ZIP_STORED: "stored",
+    zipfile.ZIP_DEFLATED: "deflate",
+    zipfile.ZIP_BZIP2: "bzip2",
+    zipfile.ZIP_LZMA: "lzma",
+}
 
 NAMES = {
     "rows": ("instances", "rows", "bags", "X", "x", "features"),
@@ -54,29 +86,37 @@ NAMES = {
     "row_offsets": ("indptr", "row_offsets"),
     "shape": ("shape",),
 }
-"""What each array is called, the first name that is there; CSR as scipy saves it."""
+"""Names of the array of each role; the first name that exists counts. CSR has scipy's names."""
 LABEL_ROLES = ("label_offsets", "label_indices", "marks", "row_labels", "n_labels", "label_names")
-# Held whole while bags are read, with the bytes that an element takes then.
 HELD = {"bag_offsets": 8, "label_offsets": 8, "row_offsets": 8}
+"""Arrays that are held in memory while bags are read, with the bytes of an element in memory."""
+OFFSET_BYTES = 96
+"""Memory for an offset, as measured: the offset, sizes, sums and Python integers."""
+BESIDE_BYTES = {"marks": 32, "label_indices": 32, "row_labels": 32, "bag_ids": 100}
+"""Memory for an element in addition to its value: masks, int64 indices, Python objects."""
+TEXT_BYTES = 100
+"""Memory for a text in addition to its characters."""
 
 
 @dataclass(frozen=True)
-class Array:
-    """One array on disk: what its header says, and where its values lie."""
+class StoredArray:
+    """One array on disk: its header, and the position of its values."""
 
     name: str
-    """Of file and member, for messages."""
+    """File and member, for messages."""
     path: Path
     member: str | None
-    """Name in a zip; None for a file of its own."""
+    """Name in a zip file; None if the array is a file."""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     by_columns: bool
-    """Whether values lie in Fortran's order."""
+    """Whether values are in Fortran order."""
     start: int
-    """Byte of the first value, in the file where that is known, in the member otherwise."""
+    """Offset of the first value: in the member if the array is a stream, otherwise in the file."""
     is_stream: bool
-    """Whether it can only be read from the front."""
+    """Whether the array can only be read from its beginning."""
+    packed: ZipMember | None = None
+    """Position of the member in its zip file; None if the array is a file."""
 
     @property
     def nbytes(self) -> int:
@@ -85,16 +125,39 @@ class Array:
 
     @property
     def width(self) -> int:
-        """Values in an element along the first axis."""
+        """Number of values in an element along the first axis."""
         return math.prod(self.shape[1:])
 
-    def open(self) -> Values:
-        """Its elements; other formats of flat arrays have their own."""
-        return Values(self)
+    @property
+    def n_compressed(self) -> int | None:
+        """Compressed size in bytes; None if the array is not compressed."""
+        return self.packed.n_stored if self.packed is not None and self.is_stream else None
+
+    @property
+    def copies(self) -> int:
+        """Upper limit of the copies of values in memory while they become rows of a store."""
+        return 3 + (self.by_columns or not self.dtype.isnative)
+
+    def open(self) -> ArrayValues:
+        """Elements of the array; formats other than NumPy override this."""
+        return ArrayValues(self)
+
+    def check(self, limits: Limits) -> None:
+        """Check the CRC-32 of a member; raises SourceError.
+
+        A stream that will be read to its end is checked there instead: decompressing it twice
+        would make the conversion take half as long again.
+        """
+        if self.packed is None or (self.is_stream and limits.reads_all):
+            return
+        with _damage(self.name):
+            member = MemberReader(self.path, self.packed)
+            while member.read():
+                pass
 
 
-ArraysIn = Callable[[Sequence[Path]], dict[str, Array]]
-"""What finds the arrays of a source, by name."""
+ArraysIn = Callable[[Sequence[Path]], dict[str, StoredArray]]
+"""Function that finds the arrays of a source, by name."""
 
 
 def _tells(path: Path, head: bytes) -> bool:
@@ -106,8 +169,12 @@ def _tells(path: Path, head: bytes) -> bool:
 # Headers.
 
 
-def _header(file: IO[bytes], name: str, available: int) -> tuple[Any, bool, np.dtype[Any], int]:
-    """Shape, order and type, and the bytes that the header takes; nothing is allocated."""
+class _ByteSource(Protocol):
+    def read(self, n_bytes: int = ..., /) -> bytes: ...
+
+
+def _header(file: _ByteSource, name: str, available: int) -> tuple[Any, bool, np.dtype[Any], int]:
+    """Shape, order and type of an array, and the length of its header; allocates no values."""
     try:
         version = np.lib.format.read_magic(file)
         width, read = (
@@ -122,8 +189,8 @@ def _header(file: IO[bytes], name: str, available: int) -> tuple[Any, bool, np.d
         raw = io.BytesIO(prefix + file.read(length))
         shape, by_columns, dtype = read(raw, max_header_size=MAX_HEADER)
     except (ValueError, struct.error, EOFError, SyntaxError, TypeError, OverflowError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise SourceError(f"{name} is no NumPy array, or is damaged: {why}") from None
+        why = reason_of(error)
+        raise SourceError(f"{name} is not a NumPy array, or is damaged: {why}") from None
     if dtype.hasobject:
         raise SourceError(
             f"{name} holds Python objects, which could run code when read; "
@@ -132,70 +199,178 @@ def _header(file: IO[bytes], name: str, available: int) -> tuple[Any, bool, np.d
     return shape, by_columns, dtype, 8 + len(prefix) + length
 
 
-def _checked(array: Array, available: int) -> Array:
-    """Refuse a header that promises other bytes than there are, before anything is allocated."""
+def _checked(array: StoredArray, available: int) -> StoredArray:
+    """Refuse a header that declares another size than the available one, before any allocation."""
     if array.nbytes != available:
         raise SourceError(
-            f"{array.name} is cut short or lies: its header promises {array.shape} "
-            f"{array.dtype}, {array.nbytes:,} bytes, and {available:,} are there"
+            f"{array.name} is cut short or damaged: its header declares {array.shape} "
+            f"{array.dtype}, {array.nbytes:,} bytes, but {available:,} are there"
         )
     if array.by_columns and array.is_stream and len(array.shape) > 1:
         raise SourceError(
-            f"{array.name} lies in Fortran's order in a compressed npz, and cannot be read row by "
-            "row; save it with np.ascontiguousarray, or by np.savez"
+            f"{array.name} has Fortran order in a compressed npz and cannot be read row by row; "
+            "save it with np.ascontiguousarray, or uncompressed with np.savez"
         )
     return array
 
 
-def _npy(path: Path) -> Array:
+def _npy(path: Path) -> StoredArray:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             shape, by_columns, dtype, start = _header(file, str(path), size)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
-    array = Array(str(path), path, None, shape, dtype, by_columns, start, False)
+    array = StoredArray(str(path), path, None, shape, dtype, by_columns, start, False)
     return _checked(array, size - start)
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turn any exception of zipfile and its decompressors into a SourceError of one line."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except EOFError:
+        raise SourceError(f"{name} ends before its values do; fetch it again") from None
+    except Exception as error:  # Flipped bits gave zlib.error, LZMAError, struct.error …
+        if isinstance(error, OSError) and error.errno is not None:
+            raise SourceError(f"{name} cannot be read: {error.strerror}") from error
+        reason = reason_of(error)
+        raise SourceError(f"{name} is damaged: {reason}; fetch it again") from None
 
 
 def _zip(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise SourceError(f"{path} is no npz, or is cut short: {error}") from None
     except OSError as error:
+        if error.errno is None or error.errno == errno.EINVAL:
+            # A damaged index can name a position before the first byte.
+            raise SourceError(f"{path} is not an npz, or is cut short: {error}") from None
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception as error:  # Flipped bits gave BadZipFile, struct.error, ValueError …
+        reason = reason_of(error)
+        raise SourceError(f"{path} is not an npz, or is cut short: {reason}") from None
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> Array:
+class ZipMember(NamedTuple):
+    """Position of a member in a zip file, its sizes and its checksum."""
+
+    begin: int
+    """Offset of the stored bytes in the file."""
+    n_stored: int
+    n_bytes: int
+    method: str
+    crc: int
+
+
+class MemberReader:
+    """Reads a member in pieces; the last piece is returned only if the checksum agrees.
+
+    zipfile has no limit for bzip2 and LZMA: 4 kB can become 4 GB in one call.
+    """
+
+    def __init__(self, path: Path, packed: ZipMember) -> None:
+        self._path, self._packed = path, packed
+        self._left_in, self._left_out, self._crc = packed.n_stored, packed.n_bytes, 0
+        self._decompressor = self._new_decompressor()
+
+    def read(self, n_bytes: int = PIECE_BYTES, /) -> bytes:
+        """Up to ``n_bytes`` bytes, none at the end; raises EOFError or a decompressor's error."""
+        n_bytes = min(n_bytes, PIECE_BYTES, self._left_out)
+        if n_bytes <= 0:
+            return b""
+        piece = self._piece(n_bytes)
+        if not piece:
+            raise EOFError
+        self._left_out -= len(piece)
+        self._crc = zlib.crc32(piece, self._crc)
+        if not self._left_out and self._crc != self._packed.crc:
+            raise zipfile.BadZipFile("Bad CRC-32")
+        return piece
+
+    def _read_stored(self, n_bytes: int) -> bytes:
+        # The file is opened for every piece, so that no caller has to close it.
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(self._packed.begin + self._packed.n_stored - self._left_in)
+            raw = file.read(min(n_bytes, self._left_in))
+        self._left_in -= len(raw)
+        return raw
+
+    def _new_decompressor(self) -> Any:
+        method = self._packed.method
+        if method == "deflate":
+            return zlib.decompressobj(-zlib.MAX_WBITS)
+        if method == "bzip2":
+            return bz2.BZ2Decompressor()
+        if method == "lzma":
+            # Version, length of the properties, and the properties: lc, lp, pb, and a size.
+            _, n_properties, first, size = struct.unpack("<HHBI", self._read_stored(9))
+            if n_properties != 5 or first >= 9 * 5 * 5:
+                raise ValueError("no LZMA properties")
+            # No distance is longer than the member, so a larger dictionary is useless.
+            size = max(LEAST_DICTIONARY, min(size, self._packed.n_bytes))
+            lzma_filter = {"id": lzma.FILTER_LZMA1, "lc": first % 9, "lp": first // 9 % 5}
+            lzma_filter |= {"pb": first // 45, "dict_size": size}
+            return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[lzma_filter])
+        return None
+
+    def _piece(self, n_bytes: int) -> bytes:
+        decompressor = self._decompressor
+        if decompressor is None:
+            return self._read_stored(n_bytes)
+        while not decompressor.eof:
+            if self._packed.method == "deflate":
+                feed = decompressor.unconsumed_tail or self._read_stored(FEED_BYTES)
+            else:
+                feed = self._read_stored(FEED_BYTES) if decompressor.needs_input else b""
+                if decompressor.needs_input and not feed:
+                    return b""
+            piece: bytes = decompressor.decompress(feed, n_bytes)
+            if piece or not (feed or self._left_in):
+                return piece
+        return b""
+
+
+def _member(path: Path, info: zipfile.ZipInfo) -> StoredArray:
     name = f"{path}, member {info.filename}"
-    try:
-        with archive.open(info) as file:
-            shape, by_columns, dtype, length = _header(file, name, info.file_size)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
-        raise SourceError(f"{name} cannot be read: {error}") from None
-    is_stream = info.compress_type != zipfile.ZIP_STORED
-    start = length if is_stream else _stored_at(path, info, name) + length
-    array = Array(name, path, info.filename, shape, dtype, by_columns, start, is_stream)
+    method = METHODS.get(info.compress_type)
+    if method is None or info.flag_bits & ENCRYPTED:
+        how = f"compression {info.compress_type}" if method is None else "encryption"
+        raise SourceError(f"{name} has {how}, which is not supported; save it again with np.savez")
+    check_ratio(name, info.file_size, info.compress_size, method)
+    with _damage(name):
+        begin = _begin_of(path, info, name)
+        packed = ZipMember(begin, info.compress_size, info.file_size, method, info.CRC)
+        file = MemberReader(path, packed)
+        shape, by_columns, dtype, length = _header(file, name, info.file_size)
+    is_stream = method != "stored"
+    start = length if is_stream else packed.begin + length
+    array = StoredArray(
+        name, path, info.filename, shape, dtype, by_columns, start, is_stream, packed
+    )
     return _checked(array, info.file_size - length)
 
 
-def _stored_at(path: Path, info: zipfile.ZipInfo, name: str) -> int:
-    """Where the bytes of a member that is not compressed begin in the file."""
-    with path.open("rb") as file:
-        file.seek(info.header_offset)
-        raw = file.read(30)
+def _begin_of(path: Path, info: zipfile.ZipInfo, name: str) -> int:
+    """Offset in the file of the stored bytes of a member."""
+    raw = b""
+    if info.header_offset >= 0:
+        with path.open("rb") as file:
+            file.seek(info.header_offset)
+            raw = file.read(30)
     if len(raw) < 30 or not raw.startswith(ZIP):
         raise SourceError(f"{name} is damaged: its header is not where the index says")
     n_name, n_extra = struct.unpack("<HH", raw[26:30])
     begin = info.header_offset + 30 + n_name + n_extra
-    if begin + info.file_size > path.stat().st_size:
+    if begin + info.compress_size > path.stat().st_size:
         raise SourceError(f"{name} is cut short: it ends beyond the end of the file")
     return int(begin)
 
 
-def _arrays(paths: Sequence[Path]) -> dict[str, Array]:
-    """Arrays of one npz, of a folder of npy files, or of such files, by their own names."""
+def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
+    """Arrays, by name, of one npz file, of a folder of npy files, or of npy files."""
     files = [
         file for path in paths for file in (sorted(path.glob("*.npy")) if path.is_dir() else [path])
     ]
@@ -203,24 +378,26 @@ def _arrays(paths: Sequence[Path]) -> dict[str, Array]:
         with _zip(files[0]) as archive:
             infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             known = {name for names in NAMES.values() for name in names}
-            wanted = [info for info in infos if info.filename[:-4] in known]
-            return {info.filename[:-4]: _member(archive, info, files[0]) for info in wanted}
-    strangers = [file for file in files if file.suffix != ".npy"]
-    if strangers:
+            members = [info for info in infos if info.filename[:-4] in known]
+            return {info.filename[:-4]: _member(files[0], info) for info in members}
+    other_files = [file for file in files if file.suffix != ".npy"]
+    if other_files:
         raise SourceError(
-            f"{strangers[0]}: one npz at a time is converted, or npy files of one corpus; "
+            f"{other_files[0]}: one npz at a time is converted, or npy files of one corpus; "
             "convert each and open the stores together"
         )
     names = [file.stem for file in files]
-    doubled = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if doubled is not None:
-        raise SourceError(f"two files are called {doubled}.npy; name the files of one corpus")
+    repeated = twice(names)
+    if repeated is not None:
+        raise SourceError(f"two files are called {repeated}.npy; name the files of one corpus")
     return {file.stem: _npy(file) for file in files}
 
 
-def _roles(paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> dict[str, Array]:
-    """Which array is what; names by options first."""
-    found = arrays_in(paths)
+def _roles(
+    paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn
+) -> dict[str, StoredArray]:
+    """Array of each role; names given by options come first."""
+    arrays = arrays_in(paths)
     names, marks = dict(NAMES), options.label_columns
     if options.no_labels:
         marks = None
@@ -232,17 +409,17 @@ def _roles(paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -
         ("bag_ids", (options.bag_column,) if options.bag_column else None),
     ):
         if given:
-            if given[0] not in found:
-                known = ", ".join(found) or "none"
+            if given[0] not in arrays:
+                known = ", ".join(arrays) or "none"
                 raise SourceError(f"{paths[0]} has no array {given[0]!r}; arrays: {known}")
             names[role] = (given[0],)
-    roles: dict[str, Array] = {}
+    roles: dict[str, StoredArray] = {}
     for role, called in names.items():
-        name = next((name for name in called if name in found), None)
+        name = next((name for name in called if name in arrays), None)
         if name is not None:
-            roles[role] = found[name]
-    if "rows" not in roles and len(found) == 1 and "marks" not in roles:
-        roles["rows"] = next(iter(found.values()))
+            roles[role] = arrays[name]
+    if "rows" not in roles and len(arrays) == 1 and "marks" not in roles:
+        roles["rows"] = next(iter(arrays.values()))
     return roles
 
 
@@ -253,8 +430,8 @@ def _bytes_of(out: NDArray[Any]) -> memoryview:
     return memoryview(out.reshape(-1).view(np.uint8).data)
 
 
-def _pread(array: Array, offset: int, out: NDArray[Any]) -> None:
-    """Fill ``out`` from a place among the values, in bytes."""
+def _pread(array: StoredArray, offset: int, out: NDArray[Any]) -> None:
+    """Fill ``out`` with the values from a byte offset on."""
     try:
         with array.path.open("rb", buffering=0) as file:
             view, done = _bytes_of(out), 0
@@ -262,65 +439,53 @@ def _pread(array: Array, offset: int, out: NDArray[Any]) -> None:
                 got = read_at(file.fileno(), view[done:], array.start + offset + done)
                 if got == 0:
                     raise SourceError(
-                        f"{array.name} is shorter than when it was looked at: it ends at byte "
-                        f"{array.start + offset + done:,}; convert it again once it is whole"
+                        f"{array.name} is shorter than at the scan: it ends at byte "
+                        f"{array.start + offset + done:,}; convert it again once it is complete"
                     )
                 done += got
     except OSError as error:
         raise SourceError(f"{array.name} cannot be read: {error.strerror}") from error
 
 
-class _Stream:
-    """A compressed member, read forward; going back begins again."""
+class _MemberStream:
+    """A compressed member, read forward; going back starts again at its beginning."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: StoredArray) -> None:
         self._array = array
-        self._archive: zipfile.ZipFile | None = None
-        self._file: IO[bytes] | None = None
+        self._member: MemberReader | None = None
         self._at = 0
 
     def fill(self, offset: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` from a place among the values, in bytes."""
+        """Fill ``out`` with the values from a byte offset on."""
         array = self._array
-        assert array.member is not None
-        try:
-            if self._file is None or offset < self._at:
-                self.close()
-                self._archive = _zip(array.path)
-                self._file = self._archive.open(array.member)
+        assert array.packed is not None
+        with _damage(array.name):
+            if self._member is None or offset < self._at:
+                self._member = MemberReader(array.path, array.packed)
                 self._at = -array.start
             while self._at < offset:
-                passed = len(self._file.read(min(offset - self._at, 1 << 20)))
-                if not passed:
-                    raise EOFError
-                self._at += passed
+                self._at += len(self._read(offset - self._at))
             view, done = _bytes_of(out), 0
             while done < len(view):
-                got = self._file.readinto(view[done:])  # type: ignore[attr-defined]
-                if not got:
-                    raise EOFError
-                done += got
+                piece = self._read(len(view) - done)
+                view[done : done + len(piece)] = piece
+                done += len(piece)
             self._at += done
-            if self._at == array.nbytes:
-                # The checksum of a member is looked at where it ends.
-                self._file.read(1)
-        except EOFError:
-            raise SourceError(f"{array.name} ends before its values do; fetch it again") from None
-        except (zipfile.BadZipFile, OSError, ValueError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
-            raise SourceError(f"{array.name} is damaged: {error}; fetch it again") from None
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._archive is not None:
-            self._archive.close()
+    def _read(self, n_bytes: int) -> bytes:
+        assert self._member is not None
+        piece = self._member.read(n_bytes)
+        if not piece:
+            raise EOFError
+        return piece
 
 
-class Values:
+class ArrayValues:
     """Elements of an array by range along its first axis."""
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: StoredArray) -> None:
         self.array = array
-        self._stream = _Stream(array) if array.is_stream else None
+        self._stream = _MemberStream(array) if array.is_stream else None
 
     def __getitem__(self, bounds: tuple[int, int]) -> NDArray[Any]:
         start, stop = bounds
@@ -337,7 +502,7 @@ class Values:
         return out if array.dtype.isnative else out.astype(array.dtype.newbyteorder("="))
 
     def _columns(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows of an array that lies column by column."""
+        """Rows of an array in Fortran order."""
         array, size = self.array, self.array.dtype.itemsize
         flat = np.empty((array.width, stop - start), array.dtype)
         for column in range(array.width):
@@ -349,7 +514,7 @@ class Values:
         return out if array.dtype.isnative else out.astype(array.dtype.newbyteorder("="))
 
     def all(self) -> NDArray[Any]:
-        """Every element; for arrays that are small beside the rows."""
+        """Every element; for arrays that are much smaller than the rows."""
         return self[0, self.array.shape[0]] if self.array.shape else self._scalar()
 
     def _scalar(self) -> NDArray[Any]:
@@ -361,56 +526,75 @@ class Values:
         return out
 
 
-def _offsets(array: Array, end: int | None, what: str) -> I64:
-    """Offsets of ragged items, checked: everything that is read follows them."""
+def _check_whole(array: StoredArray, need: int, limits: Limits) -> None:
+    """Refuse to load an array that does not fit into memory."""
+    check_fits(array.name, need, limits, declared=array.nbytes, stored=array.n_compressed)
+
+
+def _offsets(array: StoredArray, end: int | None, what: str, limits: Limits) -> I64:
+    """Load offsets of ragged items, and check them, as every later read depends on them."""
     if len(array.shape) != 1 or array.dtype.kind not in "iu" or array.shape[0] < 1:
         raise SourceError(
             f"{array.name}: offsets are {array.dtype} of shape {array.shape}, expected a row of "
             "integers that begins with 0"
         )
-    found = array.open().all().astype(np.int64)
-    falls = found[1:] < found[:-1]
-    if found[0] != 0 or falls.any():
-        at = int(falls.argmax()) if found[0] == 0 else 0
+    _check_whole(array, OFFSET_BYTES * array.shape[0], limits)
+    offsets = array.open().all().astype(np.int64, copy=False)
+    falls = offsets[1:] < offsets[:-1]
+    if offsets[0] != 0 or falls.any():
+        at = int(falls.argmax()) if offsets[0] == 0 else 0
         raise SourceError(
-            f"{array.name}: offsets must begin with 0 and never fall; number {at} is {found[at]}"
-            + (f" and the next {found[at + 1]}" if falls.any() and found[0] == 0 else "")
+            f"{array.name}: offsets must begin with 0 and never fall; number {at} is {offsets[at]}"
+            + (f" and the next {offsets[at + 1]}" if falls.any() and offsets[0] == 0 else "")
         )
-    if end is not None and found[-1] != end:
+    if end is not None and offsets[-1] != end:
         raise SourceError(
-            f"{array.name}: offsets end at {found[-1]:,}, but there are {end:,} {what}"
+            f"{array.name}: offsets end at {offsets[-1]:,}, but there are {end:,} {what}"
         )
-    return found
+    return offsets
 
 
-def _texts(array: Array, what: str) -> tuple[str, ...]:
+def _texts(array: StoredArray, what: str, limits: Limits) -> tuple[str, ...]:
     if len(array.shape) != 1 or array.dtype.kind not in "USiu":
         raise SourceError(
             f"{array.name}: {what} are {array.dtype} of shape {array.shape}, expected a row of text"
         )
+    need = 2 * array.nbytes + TEXT_BYTES * array.shape[0]
+    _check_whole(array, need, limits)
     return tuple(_as_text(value, array) for value in array.open().all().tolist())
 
 
-def _as_text(value: Any, array: Array) -> str:
+def _as_text(value: Any, array: StoredArray) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError:
         raise SourceError(f"{array.name}: {value!r} is not UTF-8") from None
 
 
-class Corpus:
-    """The arrays of one source, by what they are, with their offsets held."""
+class ArrayCorpus:
+    """The arrays of one source by role, with all offsets in memory."""
 
-    def __init__(self, paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        options: SourceOptions,
+        arrays_in: ArraysIn,
+        *,
+        check: bool = False,
+    ) -> None:
+        """Find the arrays and check their shapes; ``check`` also verifies their checksums."""
         roles = _roles(paths, options, arrays_in)
-        self.where = str(paths[0])
+        self.where, self.limits = str(paths[0]), options.limits
+        if check:
+            for array in roles.values():
+                array.check(options.limits)
         self.roles, self.no_labels = roles, options.no_labels
         self.sparse = "rows" not in roles and {"values", "columns", "row_offsets"} <= roles.keys()
         if "rows" not in roles and not self.sparse:
             known = ", ".join(NAMES["rows"])
             raise SourceError(
-                f"{self.where} has no array of rows; it is called one of {known} (or data, indices "
-                "and indptr for sparse rows), or named by --variables"
+                f"{self.where} has no array of rows; name it one of {known} (or data, indices "
+                "and indptr for sparse rows), or give its name as --variables"
             )
         self.row_offsets: I64 | None = None
         if self.sparse:
@@ -425,7 +609,7 @@ class Corpus:
                     f"{roles['columns'].name}: columns are {roles['columns'].dtype}, "
                     "expected integers"
                 )
-            self.row_offsets = _offsets(roles["row_offsets"], n_values, "values")
+            self.row_offsets = _offsets(roles["row_offsets"], n_values, "values", self.limits)
             self.n_rows = len(self.row_offsets) - 1
         else:
             self._take_rows(roles["rows"])
@@ -435,7 +619,7 @@ class Corpus:
         self._check_labels()
         self.values = {role: array.open() for role, array in roles.items()}
 
-    def _take_rows(self, array: Array) -> None:
+    def _take_rows(self, array: StoredArray) -> None:
         if array.dtype.kind not in "fiub" or len(array.shape) not in (2, 3):
             raise SourceError(
                 f"{array.name}: rows are {array.dtype} of shape {array.shape}, expected numbers of "
@@ -446,13 +630,14 @@ class Corpus:
     def _bag_offsets(self) -> I64:
         rows = self.roles.get("rows")
         if rows is not None and len(rows.shape) == 3:
+            check_fits(f"{rows.name}, {rows.shape}", OFFSET_BYTES * rows.shape[0], self.limits)
             return np.arange(rows.shape[0] + 1, dtype=np.int64) * rows.shape[1]
         if "bag_offsets" not in self.roles:
             raise SourceError(
-                f"{self.where} has no offsets of bags; save an array 'offsets' that says how many "
-                "rows come before each bag, and how many there are"
+                f"{self.where} has no offsets of bags; save an array 'offsets' with the number "
+                "of rows before each bag and, at the end, the number of all rows"
             )
-        return _offsets(self.roles["bag_offsets"], self.n_rows, "rows")
+        return _offsets(self.roles["bag_offsets"], self.n_rows, "rows", self.limits)
 
     def _check_labels(self) -> None:
         roles = self.roles
@@ -463,7 +648,9 @@ class Corpus:
                     f"{indices.name}: label indices are {indices.dtype} of shape {indices.shape}, "
                     "expected a row of integers"
                 )
-            self.label_offsets = _offsets(roles["label_offsets"], indices.shape[0], "labels")
+            self.label_offsets = _offsets(
+                roles["label_offsets"], indices.shape[0], "labels", self.limits
+            )
             n_found = len(self.label_offsets) - 1
         elif "marks" in roles:
             marks = roles["marks"]
@@ -479,7 +666,7 @@ class Corpus:
         else:
             raise SourceError(
                 f"{self.where} has no labels; save label_indptr and label_indices, or targets of "
-                "shape (bags, labels), or say --label-columns none"
+                "shape (bags, labels), or give --label-columns none"
             )
         if n_found != self.n_bags:
             raise SourceError(f"{self.where}: {self.n_bags:,} bags, but labels for {n_found:,}")
@@ -495,11 +682,17 @@ class Corpus:
 
     @property
     def n_features(self) -> int:
-        """Features of a row; as many as the highest column shows where nothing says it."""
+        """Number of features; for sparse rows without ``shape``, the highest column plus one."""
         if not self.sparse:
             return int(self.roles["rows"].shape[-1])
         if "shape" in self.roles:
-            return int(self.roles["shape"].open().all().reshape(-1)[-1])
+            shape = self.roles["shape"]
+            if math.prod(shape.shape) != 2 or shape.dtype.kind not in "iu":
+                raise SourceError(
+                    f"{shape.name} is {shape.dtype} of shape {shape.shape}, expected two integers, "
+                    "the numbers of rows and features"
+                )
+            return int(shape.open().all().reshape(-1)[-1])
         return 1 + self._highest("columns")
 
     def _highest(self, role: str) -> int:
@@ -510,36 +703,61 @@ class Corpus:
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
-        """Type of the values in the files."""
+        """Type of the values on disk."""
         return self.roles["values" if self.sparse else "rows"].dtype
 
     @property
     def is_stream(self) -> bool:
-        """Whether anything that grows with the corpus can only be read from the front."""
+        """Whether an array that grows with the corpus can only be read from its beginning."""
         big = {"rows", "values", "columns", "label_indices", "marks", "row_labels", "bag_ids"}
         return any(self.roles[role].is_stream for role in big & self.roles.keys())
 
+    @cached_property
     def bag_bytes(self) -> I64:
-        """Bytes of the rows of each bag."""
+        """Bytes of each bag on disk: rows, labels and id."""
+        roles = self.roles
         if self.row_offsets is not None:
-            element = self.roles["values"].dtype.itemsize + self.roles["columns"].dtype.itemsize
-            found: I64 = np.diff(self.row_offsets[self.bag_offsets]) * element
-            return found
-        row = self.roles["rows"].shape[-1] * self.value_dtype.itemsize
-        return np.diff(self.bag_offsets) * row
+            element = roles["values"].dtype.itemsize + roles["columns"].dtype.itemsize
+            n_bytes: I64 = np.diff(self.row_offsets[self.bag_offsets]) * element
+        else:
+            row = roles["rows"].shape[-1] * self.value_dtype.itemsize
+            n_bytes = np.diff(self.bag_offsets) * row
+        if self.label_offsets is not None and "label_indices" in roles:
+            n_bytes += np.diff(self.label_offsets) * roles["label_indices"].dtype.itemsize
+        elif "marks" in roles:
+            n_bytes += roles["marks"].width * roles["marks"].dtype.itemsize
+        if "bag_ids" in roles:
+            n_bytes += roles["bag_ids"].dtype.itemsize
+        return n_bytes
 
-    def block(self, start: int, stop: int, places: I64 | None) -> BagBlock:
-        """Bags ``start`` to ``stop``."""
+    def _take(self, role: str, start: int, stop: int) -> NDArray[Any]:
+        """Elements ``start`` to ``stop`` of an array; refused if they do not fit into memory."""
+        array = self.roles[role]
+        count = (stop - start) * array.width
+        declared = count * array.dtype.itemsize
+        beside = BESIDE_BYTES.get(role)
+        need = declared * array.copies if beside is None else 2 * declared + count * beside
+        check_fits(
+            f"{array.name}, elements {start:,} to {stop:,}",
+            need,
+            self.limits,
+            declared=declared,
+            stored=array.n_compressed,
+        )
+        return self.values[role][start, stop]
+
+    def block(self, start: int, stop: int, label_numbers: I64 | None) -> BagBlock:
+        """Read bags ``start`` to ``stop``."""
         offsets = self.bag_offsets[start : stop + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        label_offsets, labels = self._labels(start, stop, places)
-        row_labels = self.values["row_labels"][first, last] if "row_labels" in self.roles else None
+        label_offsets, labels = self._labels(start, stop, label_numbers)
+        row_labels = self._take("row_labels", first, last) if "row_labels" in self.roles else None
         ids = None
         if "bag_ids" in self.roles:
             array = self.roles["bag_ids"]
-            ids = [_as_text(value, array) for value in self.values["bag_ids"][start, stop].tolist()]
-        if row_labels is not None and places is not None:
-            row_labels = np.where(row_labels >= 0, places[row_labels], row_labels)
+            ids = [_as_text(value, array) for value in self._take("bag_ids", start, stop).tolist()]
+        if row_labels is not None and label_numbers is not None:
+            row_labels = np.where(row_labels >= 0, label_numbers[row_labels], row_labels)
         rows = self._rows(start, stop, first, last)
         return BagBlock(offsets - first, rows, label_offsets, labels, row_labels, ids)
 
@@ -547,81 +765,85 @@ class Corpus:
         if self.row_offsets is not None:
             offsets = self.row_offsets[first : last + 1]
             a, b = int(offsets[0]), int(offsets[-1])
-            columns, values = self.values["columns"][a, b], self.values["values"][a, b]
-            # Signed: columns below 0 stay visible for the writer to refuse.
+            columns, values = self._take("columns", a, b), self._take("values", a, b)
+            # Columns stay signed, so that the writer can see and refuse negative columns.
             return SparseRows(offsets - a, columns, values, self.n_features_held)
         if len(self.roles["rows"].shape) == 3:
-            found = self.values["rows"][start, stop]
-            return found.reshape(-1, found.shape[-1])
-        return self.values["rows"][first, last]
+            bags = self._take("rows", start, stop)
+            return bags.reshape(-1, bags.shape[-1])
+        return self._take("rows", first, last)
 
     n_features_held = 0
-    """Set by the reader: counting features of sparse rows takes a pass."""
+    """Set by the reader, as counting the features of sparse rows takes a pass."""
 
-    def _labels(self, start: int, stop: int, places: I64 | None) -> tuple[I64, NDArray[Any]]:
+    def _labels(self, start: int, stop: int, label_numbers: I64 | None) -> tuple[I64, NDArray[Any]]:
         if self.label_offsets is None:
-            marks = self.values["marks"][start, stop]
-            return labels_of_marks(marks, f"{self.where}, bags {start:,} to {stop:,}", places)
+            marks = self._take("marks", start, stop)
+            return labels_of_marks(
+                marks, f"{self.where}, bags {start:,} to {stop:,}", label_numbers
+            )
         offsets = self.label_offsets[start : stop + 1]
         if self.no_labels:
             return offsets, np.empty(0, np.int32)
-        found = self.values["label_indices"][int(offsets[0]), int(offsets[-1])]
-        if places is not None and len(found):
-            outside = (found < 0) | (found >= len(places))
+        labels = self._take("label_indices", int(offsets[0]), int(offsets[-1]))
+        if label_numbers is not None and len(labels):
+            outside = (labels < 0) | (labels >= len(label_numbers))
             if outside.any():
                 raise SourceError(
-                    f"{self.where}: label {found[outside.argmax()]} is outside "
-                    f"0 to {len(places) - 1}"
+                    f"{self.where}: label {labels[outside.argmax()]} is outside "
+                    f"0 to {len(label_numbers) - 1}"
                 )
-            found = places[found]
-        return offsets - offsets[0], found
+            labels = label_numbers[labels]
+        return offsets - offsets[0], labels
 
 
 def _narrow(dtype: np.dtype[Any]) -> str:
-    """The type of a store that holds every value of a type, as far as there is one."""
+    """Row type of a store for values of a type; float32 if no other type fits."""
     if dtype.kind == "b":
         return "uint8"
     return dtype.name if dtype.name in ROW_DTYPES else "float32"
 
 
 def _label_facts(
-    corpus: Corpus, options: SourceOptions
+    corpus: ArrayCorpus, options: SourceOptions
 ) -> tuple[tuple[str, ...] | None, int | None, I64 | None]:
-    """Names, number, and the place of each of the source's labels among the names."""
-    own = None
+    """Label names, number of labels, and the new number of each label of the source."""
+    stored_names = None
     if "label_names" in corpus.roles:
-        own = _texts(corpus.roles["label_names"], "label names")
+        stored_names = _texts(corpus.roles["label_names"], "label names", options.limits)
     count = None
     if "n_labels" in corpus.roles:
-        number = corpus.roles["n_labels"].open().all().reshape(-1)
-        if len(number) != 1 or number.dtype.kind not in "iu":
-            raise SourceError(f"{corpus.roles['n_labels'].name}: n_labels must be one integer")
-        count = int(number[0])
+        array = corpus.roles["n_labels"]
+        if math.prod(array.shape) != 1 or array.dtype.kind not in "iu":
+            raise SourceError(f"{array.name}: n_labels must be one integer")
+        count = int(array.open().all().reshape(-1)[0])
     elif "marks" in corpus.roles and corpus.label_offsets is None:
         count = corpus.roles["marks"].shape[1]
-    if own is not None and count is not None and len(own) != count:
-        raise SourceError(f"{corpus.where}: {len(own)} label names, but n_labels is {count}")
+    if stored_names is not None and count is not None and len(stored_names) != count:
+        raise SourceError(
+            f"{corpus.where}: {len(stored_names)} label names, but n_labels is {count}"
+        )
     if options.labels is None:
-        return own, None if own is not None else count, None
-    if own is not None:
-        return options.labels, None, places_of(own, options, corpus.where)
+        return stored_names, None if stored_names is not None else count, None
+    if stored_names is not None:
+        return options.labels, None, label_numbers_of(stored_names, options, corpus.where)
     if count is not None:
         return numbered_names(count, options, corpus.where), None, None
     return options.labels, None, None
 
 
 def scan_arrays(
-    paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn, called: str
+    paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn, format_name: str
 ) -> Scan:
-    """What flat arrays hold, whatever the format that they are ``called`` after."""
-    corpus = Corpus(paths, options, arrays_in)
+    """Scan flat arrays of any format; ``format_name`` is used in notes."""
+    corpus = ArrayCorpus(paths, options, arrays_in, check=True)
     names, n_labels, _ = _label_facts(corpus, options)
     n_features = options.n_features or corpus.n_features
     feature_names = None
     if "feature_names" in corpus.roles:
-        feature_names = _texts(corpus.roles["feature_names"], "feature names")
-    sizes = corpus.bag_bytes()
-    # A stream is read once from the front: cutting it would read the front again and again.
+        feature_names = _texts(corpus.roles["feature_names"], "feature names", options.limits)
+    sizes = corpus.bag_bytes
+    # A stream is read once: with several spans, each would read it from its beginning.
     cuts = cuts_by_bytes(sizes, options.span_bytes)
     if corpus.is_stream and len(cuts) > 1:
         cuts = [(0, corpus.n_bags)]
@@ -634,13 +856,13 @@ def scan_arrays(
     taken = ", ".join(
         f"{role} from {Path(array.name).name}" for role, array in corpus.roles.items()
     )
-    notes = [f"{called} arrays: {taken}"]
+    notes = [f"{format_name} arrays: {taken}"]
     if corpus.is_stream:
         notes.append("compressed members are read from front to end by one process")
     if corpus.value_dtype.name == "float64":
         notes.append("float64 values are rounded to float32")
     if held > 64 << 20:
-        notes.append(f"offsets are held whole: {format_size(held)}")
+        notes.append(f"offsets are held in memory: {format_size(held)}")
     return Scan(
         spans=tuple(spans),
         n_features=n_features,
@@ -664,31 +886,34 @@ def _corpus(
     options: SourceOptions,
     stamp: tuple[tuple[int, int], ...],
     arrays_in: ArraysIn,
-) -> Corpus:
-    del stamp  # A source that was replaced is opened anew.
-    return Corpus([Path(part) for part in source.split(BESIDE)], options, arrays_in)
+) -> ArrayCorpus:
+    del stamp  # Part of the cache key, so that a source that was replaced is opened again.
+    return ArrayCorpus([Path(part) for part in source.split(BESIDE)], options, arrays_in)
 
 
 def read_arrays(
     span: Span, scan: Scan, options: SourceOptions, arrays_in: ArraysIn
 ) -> Iterator[BagBlock]:
-    """Bags of a span of flat arrays."""
+    """Yield the bags of a span of flat arrays."""
     try:
         status = [Path(part).stat() for part in span.path.split(BESIDE)]
     except OSError as error:
         raise SourceError(
             f"{span.path.split(BESIDE)[0]} cannot be read: {error.strerror}"
         ) from error
-    stamp = tuple((found.st_size, found.st_mtime_ns) for found in status)
+    stamp = tuple((stat.st_size, stat.st_mtime_ns) for stat in status)
     corpus = _corpus(span.path, options, stamp, arrays_in)
     if corpus.n_bags < span.stop:
-        raise SourceError(f"{corpus.where} holds {corpus.n_bags:,} bags, {scan.n_bags:,} before")
+        raise SourceError(
+            f"{corpus.where} holds {corpus.n_bags:,} bags, but had {scan.n_bags:,} when it was "
+            "scanned"
+        )
     corpus.n_features_held = scan.n_features
-    _, _, places = _label_facts(corpus, options)
-    sizes = corpus.bag_bytes()[span.start : span.stop]
-    # A span that was cut to size is read at once: joining it later would be another copy.
+    _, _, label_numbers = _label_facts(corpus, options)
+    sizes = corpus.bag_bytes[span.start : span.stop]
+    # A span of limited size is read as one block: joining smaller blocks would copy them again.
     for start, stop in cuts_by_bytes(sizes, BLOCK_BYTES if corpus.is_stream else 1 << 62):
-        yield corpus.block(span.start + start, span.start + stop, places)
+        yield corpus.block(span.start + start, span.start + stop, label_numbers)
 
 
 def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:

@@ -1,11 +1,11 @@
-"""Lists of lists of numbers in JSON, from text to float64 without a Python object a number."""
+"""Lists of lists of numbers in JSON, parsed to float64 without Python objects."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.jit import njit
+from streammiml._base.compiled import njit
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -16,7 +16,7 @@ _MAX_DIGITS = 18
 _SPACE, _TAB, _RETURN = 32, 9, 13
 _OPEN, _CLOSE, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _NINE = 91, 93, 44, 45, 43, 46, 48, 57
 _SMALL_E, _LARGE_E = 101, 69
-# Bits of a float64 that a float32 has no room for; half of their range is where rounding turns.
+# Bits of a float64 that float32 lacks. Rounding changes direction at half of their range.
 _LOST, _HALF = (1 << 29) - 1, 1 << 28
 _NEAR = 16
 _TINY = 1.2e-38
@@ -26,10 +26,10 @@ _TINY = 1.2e-38
 def parse_rows(
     text: U8, start: int, width: int, powers: F64, values: F64, bits: I64
 ) -> tuple[int, int]:
-    """``text`` from the first bracket on; where the list ends, and how many rows it has.
+    """Parse the list whose bracket opens at ``start``; return its end and its number of rows.
 
-    The end is −1 for all that is not a list of lists of ``width`` plain numbers each, of up to 18
-    digits, whose float32 is certain. ``values`` must have room; ``bits`` are the same bytes.
+    The end is −1 unless all rows have ``width`` plain numbers of up to 18 digits whose nearest
+    float32 is certain. ``values`` must be large enough; ``bits`` is an int64 view of ``values``.
     """
     n, n_values, n_rows, i = len(text), 0, 0, start
     if i >= n or text[i] != _OPEN:
@@ -37,7 +37,7 @@ def parse_rows(
     i = _after_space(text, i + 1)
     while i < n and text[i] == _OPEN:
         i = _after_space(text, i + 1)
-        for left in range(width - 1, -1, -1):
+        for n_left in range(width - 1, -1, -1):
             i, value = _number(text, i, powers)
             if i < 0:
                 return -1, 0
@@ -46,7 +46,7 @@ def parse_rows(
                 return -1, 0
             n_values += 1
             i = _after_space(text, i)
-            if i >= n or text[i] != (_COMMA if left else _CLOSE):
+            if i >= n or text[i] != (_COMMA if n_left else _CLOSE):
                 return -1, 0
             i = _after_space(text, i + 1)
         n_rows += 1
@@ -60,9 +60,10 @@ def parse_rows(
 
 @njit
 def _is_sure(value: float, bits: int) -> bool:
-    """Whether a value that may be off by some last places has the float32 of the one written.
+    """Whether a float64 with an error in its last bits still rounds to the right float32.
 
-    Not where rounding turns, nor where float32 has fewer bits; and −0 is left out, for its sign.
+    Rounding is uncertain near the point where rounding changes direction, and for subnormal float32
+    values, which have fewer bits.
     """
     if abs(value) < _TINY:
         return value == 0
@@ -78,7 +79,7 @@ def _after_space(text: U8, i: int) -> int:
 
 @njit
 def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
-    """Where a number ends, −1 if there is none, and its value."""
+    """End of the number at ``i``, −1 if it is not a plain number, and its value."""
     n = len(text)
     negative = i < n and text[i] == _MINUS
     if negative:
@@ -90,7 +91,7 @@ def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
         if n_digits > _MAX_DIGITS:
             return -1, 0.0
         i += 1
-    # No digit at all, or zeros before others, is no JSON.
+    # JSON needs a digit, and allows no leading zeros.
     if i == first or (text[first] == _ZERO and i > first + 1):
         return -1, 0.0
     if i < n and text[i] == _POINT:
@@ -98,7 +99,7 @@ def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
         point = i
         while i < n and _ZERO <= text[i] <= _NINE:
             mantissa = mantissa * 10 + (int(text[i]) - _ZERO)
-            # Zeros in front of all others are no digits that count.
+            # Leading zeros are not significant digits.
             n_digits += mantissa > 0
             if n_digits > _MAX_DIGITS:
                 return -1, 0.0
@@ -108,7 +109,7 @@ def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
         power = point - i
     if i < n and (text[i] == _SMALL_E or text[i] == _LARGE_E):
         i += 1
-        down = i < n and text[i] == _MINUS
+        is_negative = i < n and text[i] == _MINUS
         if i < n and (text[i] == _MINUS or text[i] == _PLUS):
             i += 1
         point, exponent = i, 0
@@ -117,7 +118,7 @@ def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
             i += 1
         if i == point:
             return -1, 0.0
-        power += -exponent if down else exponent
+        power += -exponent if is_negative else exponent
     if power < -60 or power > 60:
         return -1, 0.0
     value = mantissa / powers[-power] if power < 0 else mantissa * powers[power]
@@ -127,8 +128,8 @@ def _number(text: U8, i: int, powers: F64) -> tuple[int, float]:
 
 
 def rows_in(text: bytes, start: int, width: int, values: F64) -> tuple[int, int]:
-    """See :func:`parse_rows`."""
-    found = parse_rows(
+    """Call :func:`parse_rows` on bytes."""
+    result = parse_rows(
         np.frombuffer(text, np.uint8), start, width, _POWERS, values, values.view(np.int64)
     )
-    return int(found[0]), int(found[1])
+    return int(result[0]), int(result[1])

@@ -1,7 +1,7 @@
-"""The text of the protein sets: ``>ID``, then rows, in one file; ``>ID``, then marks, in another.
+"""Text of the protein corpora: ``>ID`` and rows in one file, ``>ID`` and label marks in another.
 
-Values are separated by tabs, lines end as on Windows or Unix. A bare ``>`` that ends a file is no
-bag; it is told of, and passed over.
+Values are separated by tabs; lines end as on Windows or Unix. A ``>`` without id at the end of a
+file is not a bag; it is skipped with a note.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
 from streammiml.bags.offsets import from_sizes
-from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.base import (
+    BESIDE,
+    Limits,
+    Reader,
+    Scan,
+    SourceError,
+    SourceOptions,
+    Span,
+)
+from streammiml_tools.readers.csv_cells import LINE_TIMES, check_columns
 from streammiml_tools.readers.labelling import labels_of_marks, numbered_names
+from streammiml_tools.readers.memory_checks import BLOCK_COPIES, ID_BYTES, HeldBytes, check_bag
 from streammiml_tools.readers.text import (
     BLOCK_BYTES,
     RowError,
@@ -33,36 +43,47 @@ from streammiml_tools.readers.text import (
 )
 
 I64 = NDArray[np.int64]
+ROW_BYTES = 100
+"""Memory for a line of a bag in addition to its characters."""
+LABELS_BYTES = 500
+"""Memory for the labels of a bag and two copies of its id."""
 MARKS = {b"-1", b"0", b"1", b"+1"}
 
 
-class Record(NamedTuple):
-    """What stands under one ``>ID``: its place, and its lines with theirs."""
+class ProteinRecord(NamedTuple):
+    """The lines below one ``>ID``, with the offsets of all lines."""
 
     name: str
     offset: int
     rows: list[bytes]
-    places: list[int]
+    row_offsets: list[int]
 
 
-def _records(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Record]:
-    """Records from ``start``, where one begins; a bare ``>`` has the empty name."""
-    current: Record | None = None
-    for lines in line_blocks(path, start, stop, aligned=True):
-        for offset, line in lines.each():
+def _records(
+    path: str | Path, limits: Limits, start: int = 0, stop: int | None = None
+) -> Iterator[ProteinRecord]:
+    """Yield the records from ``start``, where one must begin; ``>`` alone has an empty name."""
+    current: ProteinRecord | None = None
+    n_bytes = 0
+    for lines in line_blocks(path, start, stop, aligned=True, limits=limits, times=LINE_TIMES):
+        for offset, line in lines.with_offsets():
             line = line.strip()
             if line.startswith(b">"):
                 if current is not None:
                     yield current
-                current = Record(as_text(line[1:].strip(), path, offset), offset, [], [])
+                current = ProteinRecord(as_text(line[1:].strip(), path, offset), offset, [], [])
+                n_bytes = 0
             elif line and current is None:
                 raise SourceError(
                     f"{where(path, offset)}: a row before the first '>' line; every bag begins "
                     "with '>' and its id"
                 )
             elif line and current is not None:
+                n_bytes += len(line) + ROW_BYTES
+                if n_bytes > limits.share // BLOCK_COPIES:
+                    check_bag(f"{path}, bag {current.name[:40]!r}", n_bytes, limits)
                 current.rows.append(line)
-                current.places.append(offset)
+                current.row_offsets.append(offset)
     if current is not None:
         yield current
 
@@ -74,11 +95,11 @@ def _separator(line: bytes, options: SourceOptions) -> str:
 
 
 def _is_labels(path: Path, options: SourceOptions) -> bool:
-    """Whether records hold one line of marks each, as far as the beginning shows."""
+    """Whether the first records have one line of marks each."""
     lines = [line.strip() for line in head(path, 1 << 20).split(b"\n")]
-    whole = [line for line in (lines[:-1] if len(lines) > 2 else lines) if line]
-    rows = [line for line in whole if not line.startswith(b">")]
-    names = len(whole) - len(rows)
+    complete = [line for line in (lines[:-1] if len(lines) > 2 else lines) if line]
+    rows = [line for line in complete if not line.startswith(b">")]
+    names = len(complete) - len(rows)
     if not rows or abs(names - len(rows)) > 1:
         return False
     cut = _separator(rows[0], options).encode()
@@ -86,56 +107,65 @@ def _is_labels(path: Path, options: SourceOptions) -> bool:
 
 
 def _sorted_files(paths: Sequence[Path], options: SourceOptions) -> tuple[Path, Path]:
-    """The file of rows and the file of labels, told by content, else by name."""
+    """The file of rows and the file of labels, by content, otherwise by name."""
     if len(paths) != 2:
         raise SourceError(
             f"{paths[0]}: rows and labels are two files of '>ID' records; give both, in any order "
             f"(got {len(paths)})"
         )
-    told = [_is_labels(path, options) for path in paths]
-    if told[0] == told[1]:
-        told = ["label" in path.name.lower() for path in paths]
-    if told[0] == told[1]:
+    has_labels = [_is_labels(path, options) for path in paths]
+    if has_labels[0] == has_labels[1]:
+        has_labels = ["label" in path.name.lower() for path in paths]
+    if has_labels[0] == has_labels[1]:
         raise SourceError(
-            f"{paths[0]} and {paths[1]}: cannot be told which holds the labels; call that one "
-            "labels.txt"
+            f"{paths[0]} and {paths[1]}: it is not clear which file has the labels; rename that "
+            "file to labels.txt"
         )
-    return (paths[1], paths[0]) if told[0] else (paths[0], paths[1])
+    return (paths[1], paths[0]) if has_labels[0] else (paths[0], paths[1])
 
 
-class _Labels(NamedTuple):
+class _ProteinLabels(NamedTuple):
     numbers: dict[str, NDArray[np.int32]]
     n_labels: int
     notes: tuple[str, ...]
 
 
-def _labels(path: Path, options: SourceOptions) -> _Labels:
+def _labels(path: Path, options: SourceOptions) -> _ProteinLabels:
     stat = path.stat()
-    return _read_labels(str(path), stat.st_size, stat.st_mtime_ns, options.separator)
+    settings = (options.separator, options.limits)
+    return _read_labels(str(path), stat.st_size, stat.st_mtime_ns, *settings)
 
 
 @lru_cache(maxsize=2)
-def _read_labels(path: str, size: int, changed: int, separator: str | None) -> _Labels:  # noqa: ARG001
-    """Labels of every record of a file; few numbers each, so all are held."""
+def _read_labels(
+    path: str,
+    size: int,  # noqa: ARG001
+    changed: int,  # noqa: ARG001
+    separator: str | None,
+    limits: Limits,
+) -> _ProteinLabels:
+    """Read the labels of all records; they are small enough to be held in memory."""
     numbers: dict[str, NDArray[np.int32]] = {}
-    held: list[Record] = []
+    held: list[ProteinRecord] = []
     n_labels, cut, n_bytes = 0, "\t", 0
     notes: list[str] = []
     seen: set[str] = set()
 
     def flush() -> None:
         try:
-            marks = parse_rows(b"\n".join(one.rows[0] for one in held), n_labels, cut)
+            marks = parse_rows(b"\n".join(labelled.rows[0] for labelled in held), n_labels, cut)
         except RowError as error:
-            one = held[error.row]
+            labelled = held[error.row]
             raise SourceError(
-                f"{where(path, one.places[0])}: labels of {one.name!r}: {error.reason}"
+                f"{where(path, labelled.row_offsets[0])}: labels of {labelled.name!r}: "
+                f"{error.reason}"
             ) from None
-        offsets, found = labels_of_marks(marks, f"{path}, from {held[0].name!r} on")
-        for i, one in enumerate(held):
-            numbers[one.name] = found[offsets[i] : offsets[i + 1]]
+        offsets, label_numbers = labels_of_marks(marks, f"{path}, from {held[0].name!r} on")
+        for i, labelled in enumerate(held):
+            numbers[labelled.name] = label_numbers[offsets[i] : offsets[i + 1]]
 
-    for record, last in _with_last(_records(path)):
+    memory = HeldBytes(path, "labels of bags", limits)
+    for record, last in _with_last(_records(path, limits)):
         if _is_stray(record, last, path, notes):
             continue
         if len(record.rows) != 1:
@@ -146,9 +176,11 @@ def _read_labels(path: str, size: int, changed: int, separator: str | None) -> _
         if record.name in seen:
             raise _twice(path, record)
         seen.add(record.name)
+        memory.add(LABELS_BYTES + 2 * len(record.name))
         if not n_labels:
             cut = _separator(record.rows[0], SourceOptions(separator=separator))
             n_labels = record.rows[0].count(cut.encode()) + 1
+            check_columns(path, n_labels, SourceOptions(limits=limits))
         held.append(record)
         n_bytes += len(record.rows[0])
         if n_bytes > BLOCK_BYTES:
@@ -156,12 +188,12 @@ def _read_labels(path: str, size: int, changed: int, separator: str | None) -> _
             held, n_bytes = [], 0
     if held:
         flush()
-    return _Labels(numbers, n_labels, tuple(notes))
+    return _ProteinLabels(numbers, n_labels, tuple(notes))
 
 
-def _with_last(records: Iterator[Record]) -> Iterator[tuple[Record, bool]]:
-    """Every record, and whether it is the last."""
-    before: Record | None = None
+def _with_last(records: Iterator[ProteinRecord]) -> Iterator[tuple[ProteinRecord, bool]]:
+    """Yield every record, and whether it is the last."""
+    before: ProteinRecord | None = None
     for record in records:
         if before is not None:
             yield before, False
@@ -170,24 +202,24 @@ def _with_last(records: Iterator[Record]) -> Iterator[tuple[Record, bool]]:
         yield before, True
 
 
-def _is_stray(record: Record, last: bool, path: str | Path, notes: list[str]) -> bool:
-    """Whether this is a bare ``>`` at the end; elsewhere it is refused."""
+def _is_stray(record: ProteinRecord, last: bool, path: str | Path, notes: list[str]) -> bool:
+    """Whether a record is a ``>`` without id at the end; elsewhere, a missing id is refused."""
     if record.name:
         return False
     if record.rows or not last:
-        raise SourceError(f"{where(path, record.offset)}: '>' without an id; every bag needs one")
-    notes.append(f"{where(path, record.offset)}: a bare '>' ends the file, and is passed over")
+        raise SourceError(f"{where(path, record.offset)}: '>' without an id; every bag needs an id")
+    notes.append(f"{where(path, record.offset)}: a '>' without id ends the file, and is skipped")
     return True
 
 
-def _twice(path: str | Path, record: Record) -> SourceError:
+def _twice(path: str | Path, record: ProteinRecord) -> SourceError:
     return SourceError(
-        f"{where(path, record.offset)}: {record.name!r} comes twice; every bag needs its own id"
+        f"{where(path, record.offset)}: {record.name!r} occurs twice; ids must be unique"
     )
 
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    """One pass over rows, without parsing them; labels are read."""
+    """Read the labels, and the ids and sizes of bags; rows are not parsed."""
     rows, marks = _sorted_files(paths, options)
     ends = last_lines(rows)
     if ends is not None and not ends[1].startswith(b">"):
@@ -197,7 +229,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     seen: set[str] = set()
     starts: list[int] = []
     n_rows, n_features = 0, 0
-    for record, last in _with_last(_records(rows)):
+    held = HeldBytes(str(rows), "ids of bags", options.limits)
+    for record, last in _with_last(_records(rows, options.limits)):
         if _is_stray(record, last, rows, notes):
             continue
         if record.name in seen:
@@ -207,18 +240,20 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
                 f"{where(rows, record.offset)}: {record.name!r} has no labels in {marks}"
             )
         seen.add(record.name)
+        held.add(ID_BYTES + len(record.name))
         starts.append(record.offset)
         n_rows += len(record.rows)
         if not n_features and record.rows:
             cut = _separator(record.rows[0], options)
             n_features = record.rows[0].count(cut.encode()) + 1
+            check_columns(rows, n_features, options)
     if not n_features:
         raise SourceError(f"{rows} has no rows; is it cut short?")
     if len(seen) < len(labels.numbers):
         first = next(name for name in labels.numbers if name not in seen)
         raise SourceError(
             f"{marks}: {len(labels.numbers) - len(seen)} ids have no rows in {rows}, the first is "
-            f"{first!r}; is that file cut short?"
+            f"{first!r}; is the file of rows cut short?"
         )
     return Scan(
         spans=tuple(_spans(rows, marks, np.array(starts, np.int64), options)),
@@ -234,7 +269,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 
 def _spans(rows: Path, marks: Path, starts: I64, options: SourceOptions) -> Iterator[Span]:
-    """Spans that begin and end with a record; a compressed file is one."""
+    """Yield spans of complete records; a compressed file is one span."""
     source, size = BESIDE.join((str(rows), str(marks))), rows.stat().st_size
     if compression_of(rows) is not None:
         yield Span(source, int(starts[0]), 1 << 62, size, len(starts))
@@ -249,12 +284,12 @@ def _spans(rows: Path, marks: Path, starts: I64, options: SourceOptions) -> Iter
 
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
-    """Bags of the records in a span."""
+    """Yield the bags of the records in a span."""
     rows, marks = span.path.split(BESIDE)
     labels = _labels(Path(marks), options)
-    held: list[Record] = []
+    held: list[ProteinRecord] = []
     n_bytes = 0
-    for record in _records(rows, span.start, span.stop):
+    for record in _records(rows, options.limits, span.start, span.stop):
         if not record.name:
             continue
         held.append(record)
@@ -267,28 +302,32 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
 
 
 def _block(
-    path: str, records: list[Record], labels: _Labels, scan: Scan, options: SourceOptions
+    path: str,
+    records: list[ProteinRecord],
+    labels: _ProteinLabels,
+    scan: Scan,
+    options: SourceOptions,
 ) -> BagBlock:
     lines = [line for record in records for line in record.rows]
     try:
         cut = _separator(lines[0], options) if lines else "\t"
         rows = narrowed(parse_rows(b"\n".join(lines), scan.n_features, cut))
     except RowError as error:
-        places = [(record, place) for record in records for place in record.places]
-        record, place = places[error.row]
-        raise SourceError(f"{where(path, place)}: bag {record.name!r}: {error.reason}") from None
-    found = [labels.numbers[record.name] for record in records]
+        row_places = [(record, offset) for record in records for offset in record.row_offsets]
+        record, offset = row_places[error.row]
+        raise SourceError(f"{where(path, offset)}: bag {record.name!r}: {error.reason}") from None
+    label_lists = [labels.numbers[record.name] for record in records]
     return BagBlock(
         from_sizes([len(record.rows) for record in records]),
         rows,
-        from_sizes([len(of) for of in found]),
-        np.concatenate(found),
+        from_sizes([len(bag_labels) for bag_labels in label_lists]),
+        np.concatenate(label_lists),
         bag_ids=[record.name for record in records],
     )
 
 
 def tells(path: Path, first: bytes) -> bool:
-    """Text that begins with ``>ID``, then numbers."""
+    """Whether a text begins with ``>ID`` and a line of numbers."""
     lines = [line.strip() for line in first.split(b"\n", 3)[:2]]
     if path.suffix.lower() == ".xml" or len(lines) < 2 or not lines[0].startswith(b">"):
         return False

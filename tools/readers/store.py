@@ -1,4 +1,4 @@
-"""Another store: from Zarr to Parquet and back, cut or compressed in another way."""
+"""A store as a source: to change the backend (Zarr, Parquet), chunk size or compression."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from streammiml.bags.audit import scan_bags
 from streammiml.bags.block import BagBlock
-from streammiml.bags.layout import BACKENDS, MANIFEST
+from streammiml.bags.layout import FORMATS, MANIFEST
+from streammiml.bags.location import SCHEMES
 from streammiml.bags.offsets import from_sizes
-from streammiml.bags.place import SCHEMES
 from streammiml.bags.store import BagStore, open_store
+from streammiml.bags.verify import scan_bags
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.labelling import places_of
+from streammiml_tools.readers.labelling import label_numbers_of
 
 SIZES_AT_A_TIME = 1 << 20
 
 
 def where(path: Path | str) -> str:
-    """The name of a store; of a URL, a path has swallowed a slash."""
+    """Path or URL of a store; restores the slash of a URL that ``Path`` has dropped."""
     text = str(path)
     for scheme in SCHEMES:
         if text.startswith(scheme[:-1]):
@@ -35,7 +35,7 @@ def _tells(path: Path, head: bytes) -> bool:
     del head
     text = where(path)
     if text.startswith(SCHEMES):
-        return text.rstrip("/").endswith(tuple(f".{name}" for name in BACKENDS))
+        return text.rstrip("/").endswith(tuple(f".{name}" for name in FORMATS))
     return (path / MANIFEST).is_file()
 
 
@@ -44,13 +44,13 @@ def _opened(source: str) -> Bags:
     return open_store(source.split(BESIDE))
 
 
-def _places(store: Bags, options: SourceOptions) -> tuple[tuple[str, ...] | None, object]:
-    """Names of the labels, and the number that each has among them."""
-    own = None if store.label_names is None else tuple(store.label_names)
+def _label_numbers(store: Bags, options: SourceOptions) -> tuple[tuple[str, ...] | None, object]:
+    """Label names, and the new number of each label of the store, if numbers change."""
+    stored_names = None if store.label_names is None else tuple(store.label_names)
     if options.labels is None:
-        return own, None
-    if own is not None:
-        return options.labels, places_of(own, options, store.name)
+        return stored_names, None
+    if stored_names is not None:
+        return options.labels, label_numbers_of(stored_names, options, store.name)
     if len(options.labels) != store.n_labels:
         raise SourceError(
             f"{store.name}: {store.n_labels} labels, but --labels gives {len(options.labels)} names"
@@ -62,7 +62,7 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     source = BESIDE.join(where(path) for path in paths)
     _opened.cache_clear()
     store = _opened(source)
-    names, _ = _places(store, options)
+    names, _ = _label_numbers(store, options)
     row = max(1.0, store.n_values / max(store.n_rows, 1)) * (8 if store.sparse else 1)
     row *= np.dtype(store.dtype).itemsize if not store.sparse else 1
     spans = []
@@ -95,30 +95,32 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     store = _opened(span.path)
     if store.n_bags != scan.n_bags:
-        raise SourceError(f"{store.name} holds {store.n_bags:,} bags, {scan.n_bags:,} before")
-    _, places = _places(store, options)
+        raise SourceError(
+            f"{store.name} holds {store.n_bags:,} bags, but had {scan.n_bags:,} when it was scanned"
+        )
+    _, label_numbers = _label_numbers(store, options)
     step = max(1, scan_bags(store) // 2)
     for start in range(span.start, span.stop, step):
         stop = min(start + step, span.stop)
         block = store.read(start, stop)
         if scan.bag_ids:
             block = replace(block, bag_ids=store.bag_ids(start, stop))
-        if isinstance(places, np.ndarray):
-            block = _renumbered(block, places)
+        if isinstance(label_numbers, np.ndarray):
+            block = _renumbered(block, label_numbers)
         yield block
 
 
-def _renumbered(block: BagBlock, places: np.ndarray) -> BagBlock:
-    """Labels under other numbers; the writer sorts them."""
+def _renumbered(block: BagBlock, label_numbers: np.ndarray) -> BagBlock:
+    """The block with new label numbers, unsorted; the writer sorts them."""
     labels = block.row_labels
     if labels is not None:
-        labels = np.where(labels >= 0, places[labels], labels).astype(np.int32)
-    indices = places[block.label_indices].astype(np.int32)
+        labels = np.where(labels >= 0, label_numbers[labels], labels).astype(np.int32)
+    indices = label_numbers[block.label_indices].astype(np.int32)
     return replace(block, label_indices=indices, row_labels=labels)
 
 
 def identity(source: str) -> list[str]:
-    """Fingerprints, which say whether a store is the one it was."""
+    """Fingerprints of the stores of a source; they change if a store is replaced."""
     store = open_store(source.split(BESIDE))
     parts = store.stores if isinstance(store, JoinedStore) else [store]
     return [part.fingerprint for part in parts if isinstance(part, BagStore)]

@@ -1,7 +1,7 @@
-"""What readers of text share: streams, plain or compressed, whole lines of a span, and numbers.
+"""Text for readers: plain or compressed streams, the complete lines of a span, rows of numbers.
 
-Places in a text are byte offsets (of what decompression gives): cheap to keep, the same in every
-span. Only an error needs the number of a line, and counts up to it then.
+Positions are byte offsets into the decompressed text: they are cheap to keep, and the same in every
+span. Only an error message needs a line number; it counts the lines up to the offset.
 """
 
 from __future__ import annotations
@@ -18,39 +18,42 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from streammiml_tools.readers.base import SourceError, Span
+from streammiml_tools.readers.base import Limits, SourceError, Span
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
+FLOAT32_LIMIT = (2.0 - 2.0**-24) * 2.0**127
+"""Values of at least this size round to infinity in float32. It is half a step above the largest
+float32, whose shortest text, 3.4028235e+38, is larger than the number itself."""
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 BOM = b"\xef\xbb\xbf"
 BLOCK_BYTES = 1 << 20
-"""Bytes of text that are looked at together, about."""
+"""Default size of a block of lines, approximately."""
 MAX_LINE = 1 << 30
-"""No line may be longer: it must be held whole."""
+"""Upper limit in bytes for a line, which must be held in memory."""
 BOMB_LINE = 64 << 20
 BOMB_RATIO = 100
-"""A line of a compressed file over the first size and over this multiple of the file is refused."""
+"""A line that is larger than BOMB_LINE and than this multiple of its compressed file is refused."""
 
 
-class Stream(Protocol):
-    """What text is read from."""
+class TextSource(Protocol):
+    """A stream of bytes."""
 
     def read(self, n_bytes: int, /) -> bytes: ...  # noqa: D102
 
 
-class Lines(NamedTuple):
-    """Consecutive whole lines; the last one of a file may lack its end."""
+class LineBlock(NamedTuple):
+    """Consecutive complete lines; only the last line of a file may lack its line break."""
 
     path: str
     offset: int
-    """Of the first byte, in the decompressed text."""
+    """Offset of the first byte in the decompressed text."""
     content: bytes
 
-    def each(self) -> Iterator[tuple[int, bytes]]:
-        """Every line with its offset, without its end, be it of Unix or Windows."""
+    def with_offsets(self) -> Iterator[tuple[int, bytes]]:
+        """Yield every line with its offset, without its line break (Unix or Windows)."""
         offset = self.offset
         lines = self.content.split(b"\n")
         if not lines[-1]:
@@ -61,7 +64,7 @@ class Lines(NamedTuple):
 
 
 def compression_of(path: str | Path) -> str | None:
-    """``gzip`` or ``zstd``, by suffix, else by the first bytes."""
+    """``gzip``, ``zstd`` or None, by suffix, otherwise by the first bytes."""
     by_suffix = COMPRESSIONS.get(Path(path).suffix.lower())
     if by_suffix is not None:
         return by_suffix
@@ -71,7 +74,7 @@ def compression_of(path: str | Path) -> str | None:
 
 
 def bare_suffix(path: str | Path) -> str:
-    """The suffix of what is inside: ``.csv`` of ``a.csv.gz``."""
+    """Suffix before the suffix of a compression: ``.csv`` for ``a.csv.gz``."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -79,8 +82,8 @@ def bare_suffix(path: str | Path) -> str:
 
 
 @contextmanager
-def open_bytes(path: str | Path, start: int = 0) -> Iterator[Stream]:
-    """The decompressed bytes from ``start`` on; a damaged or short file raises SourceError."""
+def open_bytes(path: str | Path, start: int = 0) -> Iterator[TextSource]:
+    """Open the decompressed bytes from ``start`` on; a damaged file raises SourceError."""
     compression = compression_of(path)
     with _opening(path):
         if compression is None:
@@ -89,8 +92,8 @@ def open_bytes(path: str | Path, start: int = 0) -> Iterator[Stream]:
                 yield file
         else:
             with pa.input_stream(str(path), compression=compression) as stream:
-                while start > 0 and (passed := len(stream.read(min(start, BLOCK_BYTES)))):
-                    start -= passed
+                while start > 0 and (n_skipped := len(stream.read(min(start, BLOCK_BYTES)))):
+                    start -= n_skipped
                 yield stream
 
 
@@ -105,7 +108,7 @@ def _opening(path: str | Path) -> Iterator[None]:
 
 
 def head(path: str | Path, n_bytes: int = 1 << 16) -> bytes:
-    """The first bytes, decompressed, without a byte order mark."""
+    """Read the first bytes, decompressed, without a byte order mark."""
     parts: list[bytes] = []
     with open_bytes(path) as stream:
         while n_bytes > 0 and (part := stream.read(n_bytes)):
@@ -115,10 +118,10 @@ def head(path: str | Path, n_bytes: int = 1 << 16) -> bytes:
 
 
 def byte_spans(path: str | Path, span_bytes: int, start: int = 0) -> tuple[Span, ...]:
-    """Spans that together take the file from ``start`` on; a compressed file is one span.
+    """Cut a file, from ``start`` on, into spans; a compressed file is one span.
 
-    They are cut anywhere: a line belongs to the span in which it begins. The stop of a compressed
-    file is beyond any text.
+    Cuts fall anywhere: a line belongs to the span in which it begins. The span of a compressed file
+    stops beyond any text, as the decompressed size is unknown.
     """
     with _opening(path):
         size = Path(path).stat().st_size
@@ -136,14 +139,19 @@ def line_blocks(
     *,
     aligned: bool = False,
     block_bytes: int = BLOCK_BYTES,
-) -> Iterator[Lines]:
-    """Whole lines that begin at ``start`` or later and before ``stop``, a block after the other.
+    limits: Limits | None = None,
+    times: int = 8,
+) -> Iterator[LineBlock]:
+    """Yield, in blocks, the lines that begin at ``start`` or later and before ``stop``.
 
-    ``aligned`` says that a line begins at ``start``; otherwise the rest of a line that begins
-    before is passed over. A byte order mark is no part of the first line.
+    ``aligned`` promises that a line begins at ``start``; otherwise the rest of a line that began
+    earlier is skipped. A byte order mark is not part of the first line. Parsing a line takes
+    ``times`` its bytes; a line that needs more memory than ``limits`` is refused.
     """
     limit = _line_limit(path)
-    # One byte earlier, so that a line that begins right at the start is not passed over.
+    if limits is not None:
+        limit = min(limit, max(block_bytes, limits.share // times))
+    # One byte earlier, so that a line that begins exactly at the start is not skipped.
     offset = start if aligned or start == 0 else start - 1
     skipping = offset < start
     rest: list[bytes] = []
@@ -161,18 +169,18 @@ def line_blocks(
                 continue
             content, rest = b"".join([*rest, read[:end]]), [read[end:]]
             if skipping and content:
-                passed = content.find(b"\n") + 1 or len(content)
-                content, offset, skipping = content[passed:], offset + passed, False
+                n_skipped = content.find(b"\n") + 1 or len(content)
+                content, offset, skipping = content[n_skipped:], offset + n_skipped, False
             kept = content if stop is None else _before(content, stop - offset)
             if kept:
-                yield Lines(str(path), offset, kept)
+                yield LineBlock(str(path), offset, kept)
             if not read or len(kept) < len(content):
                 return
             offset += len(content)
 
 
 def _before(content: bytes, stop: int) -> bytes:
-    """The lines of a content that begin before a place in it."""
+    """The lines that begin before the position ``stop`` in the content."""
     if stop >= len(content):
         return content
     end = content.find(b"\n", stop - 1) + 1 if stop > 0 else 0
@@ -188,15 +196,15 @@ def _line_limit(path: str | Path) -> int:
 def _check_line(path: str | Path, offset: int, length: int, limit: int) -> None:
     if length > limit:
         raise SourceError(
-            f"{where(path, offset)}: the line is longer than {limit >> 20} MiB, more than is held "
-            "for one line; is this text, with a line a record?"
+            f"{where(path, offset)}: the line is longer than {limit >> 20} MiB, the limit for one "
+            "line; is this text with one record on each line? More --memory allows longer lines"
         )
 
 
 def last_lines(path: str | Path) -> tuple[bytes, bytes] | None:
-    """The last two lines of a plain file whose last one has no end; None if it has, or is empty.
+    """The last two lines of a plain file whose last line has no line break, otherwise None.
 
-    A compressed file that is cut short cannot be decompressed: it needs no such care.
+    A compressed file that is cut short cannot be decompressed, so the result is None there too.
     """
     size = Path(path).stat().st_size
     if compression_of(path) is not None or not size:
@@ -215,16 +223,16 @@ def last_lines(path: str | Path) -> tuple[bytes, bytes] | None:
 
 
 def maybe_cut(path: str | Path) -> SourceError:
-    """The refusal of a file whose last line may be cut: a piece of a number is a number too."""
+    """The error for a last line without line break: its last number may be cut, yet be valid."""
     size = Path(path).stat().st_size
     return SourceError(
         f"{where(path, size)}: the last line has no line break, so its last value may be "
-        f"cut short; if the file is whole, add one: echo >> {shlex.quote(str(path))}"
+        f"cut short; if the file is complete, add a line break: echo >> {shlex.quote(str(path))}"
     )
 
 
 def line_number(path: str | Path, offset: int) -> int:
-    """Number of the line, from 1, in which a place lies."""
+    """Number, from 1, of the line that contains the offset."""
     ends, left = 0, offset
     with open_bytes(path) as stream:
         while left > 0 and (read := stream.read(min(left, BLOCK_BYTES))):
@@ -234,12 +242,12 @@ def line_number(path: str | Path, offset: int) -> int:
 
 
 def where(path: str | Path, offset: int) -> str:
-    """``file, line n``: how a message begins."""
+    """``file, line n``, as the beginning of a message."""
     return f"{path}, line {line_number(path, offset)}"
 
 
 def as_text(raw: bytes, path: str | Path, offset: int) -> str:
-    """Bytes of a file as text; ``offset`` is theirs, for the message."""
+    """Decode bytes of a file; ``offset`` is their position, for the message."""
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -250,7 +258,7 @@ def as_text(raw: bytes, path: str | Path, offset: int) -> str:
 
 
 class RowError(Exception):
-    """A row that is no row of finite numbers; ``row`` counts from 0, the reason says the rest."""
+    """A row that is not a row of finite numbers, with its number from 0 and the reason."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(reason)
@@ -258,35 +266,35 @@ class RowError(Exception):
 
 
 def parse_rows(rows: bytes, n_columns: int, separator: str = ",") -> F64:
-    """Numbers of ``rows``, a line each, all finite; raises RowError for the first that is wrong.
+    """Parse lines of finite numbers; raises RowError for the first invalid row.
 
-    Decimal numbers are rounded once, to the nearest float64. Spaces around a number are ignored;
-    empty lines are rows without values, and wrong.
+    Decimal numbers are rounded once, to the nearest float64. Spaces around a number are ignored. An
+    empty line is a row without values, and so invalid.
     """
     if not rows:
         return np.empty((0, n_columns))
     try:
-        found = _parse_fast(rows, n_columns, separator)
+        values = _parse_fast(rows, n_columns, separator)
     except pa.ArrowInvalid:
-        found = _parse_each(rows, n_columns, separator)
-    finite = np.isfinite(found).all(axis=1)
+        values = _parse_each(rows, n_columns, separator)
+    finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         row = int((~finite).argmax())
-        column = int((~np.isfinite(found[row])).argmax())
+        column = int((~np.isfinite(values[row])).argmax())
         raise RowError(
-            row, f"value {column + 1} is {found[row, column]}; only finite numbers can be stored"
+            row, f"value {column + 1} is {values[row, column]}; only finite numbers can be stored"
         )
-    return found
+    return values
 
 
 def narrowed(rows: F64) -> F32:
-    """The nearest float32 of each value; raises RowError for one that is too large."""
+    """Round values to float32; raises RowError for a value that is too large."""
     with np.errstate(over="ignore", invalid="ignore"):
-        found = rows.astype(np.float32)
-    if not np.isfinite(found).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(found))[0])
+        narrow = rows.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        row, column = (int(i) for i in np.argwhere(~np.isfinite(narrow))[0])
         raise RowError(row, f"value {column + 1} is {rows[row, column]}, too large for float32")
-    return found
+    return narrow
 
 
 def _parse_fast(rows: bytes, n_columns: int, separator: str) -> F64:
@@ -310,7 +318,7 @@ def _parse_fast(rows: bytes, n_columns: int, separator: str) -> F64:
 
 
 def _parse_each(rows: bytes, n_columns: int, separator: str) -> F64:
-    """The same, number by number: knows ``+1``, and what is wrong."""
+    """Parse number by number: slower, but accepts ``+1`` and names the invalid value."""
     lines = rows.removesuffix(b"\n").split(b"\n")
     cut = separator.encode()
     out = np.empty((len(lines), n_columns))
@@ -324,19 +332,19 @@ def _parse_each(rows: bytes, n_columns: int, separator: str) -> F64:
 
 
 def parse_number(raw: bytes, row: int, column: int) -> float:
-    """One number; raises RowError if it is none."""
+    """Parse one number; raises RowError if it is invalid."""
     try:
-        # Python takes 1_000 for a thousand; nobody else does.
+        # Python reads 1_000 as a thousand; other programs do not.
         if b"_" not in raw:
             return float(raw)
     except ValueError:
         pass
-    said = raw.strip().decode(errors="replace")
-    raise RowError(row, f"value {column + 1} is {said[:40]!r}, expected a number")
+    shown = raw.strip().decode(errors="replace")
+    raise RowError(row, f"value {column + 1} is {shown[:40]!r}, expected a number")
 
 
 def twice(names: Sequence[Any]) -> Any | None:
-    """The first that comes a second time, or None."""
+    """The first name that occurs a second time, or None."""
     seen: set[Any] = set()
     for name in names:
         if name in seen:

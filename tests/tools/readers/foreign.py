@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec
+from streammiml.bags.validate import StoreSpec
 from streammiml_tools.readers.base import Reader, Scan, SourceOptions
 from tests.stores import scratch, write_parts
 

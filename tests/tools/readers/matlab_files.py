@@ -37,21 +37,21 @@ def _fill(file, group, variables):
 
 def _write(file, group, name, value):
     if isinstance(value, dict):
-        found = group.create_group(name)
-        found.attrs["MATLAB_class"] = np.bytes_("struct")
-        _fill(file, found, value)
+        subgroup = group.create_group(name)
+        subgroup.attrs["MATLAB_class"] = np.bytes_("struct")
+        _fill(file, subgroup, value)
     elif isinstance(value, str):
         codes = np.array([[ord(letter)] for letter in value], np.uint16)
         group[name] = codes
         group[name].attrs["MATLAB_class"] = np.bytes_("char")
     elif scipy.sparse.issparse(value):
         columns = scipy.sparse.csc_array(value)
-        found = group.create_group(name)
-        found.attrs["MATLAB_class"] = np.bytes_("double")
-        found.attrs["MATLAB_sparse"] = np.uint64(columns.shape[0])
-        found["jc"] = columns.indptr.astype(np.uint64)
+        subgroup = group.create_group(name)
+        subgroup.attrs["MATLAB_class"] = np.bytes_("double")
+        subgroup.attrs["MATLAB_sparse"] = np.uint64(columns.shape[0])
+        subgroup["jc"] = columns.indptr.astype(np.uint64)
         if columns.nnz:
-            found["ir"], found["data"] = columns.indices.astype(np.uint64), columns.data
+            subgroup["ir"], subgroup["data"] = columns.indices.astype(np.uint64), columns.data
     elif value.dtype == object:
         inner = file.require_group("#refs#")
         references = np.empty(value.shape[::-1], h5py.ref_dtype)

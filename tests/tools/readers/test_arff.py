@@ -75,7 +75,7 @@ def test_arff__labels_of_an_xml_go_by_name_and_the_rest_is_passed_over():
     scan, block = read_all(READER, BAGS)
     assert scan.label_names == ("sea", "sun")
     assert marks_of(block, 2).tolist() == [[1, 0], [0, 1], [0, 0]]
-    assert f"{BAGS}: passed over, no label: sky" in scan.notes
+    assert f"{BAGS}: skipped, not labels: sky" in scan.notes
     given, again = read_all(READER, [DATA / "readers/bags.xml", BAGS])
     assert given.label_names == scan.label_names
     assert_same(again, block)
@@ -164,9 +164,9 @@ def test_arff__relational_text_of_any_bags_is_read_back(corpus, quote, space, sp
     lines = ["@relation a", "@attribute id string", "@attribute bag relational"]
     lines += [f"@attribute f{i} numeric" for i in range(bags[0].shape[1])]
     lines += ["@end bag", *(f"@attribute l{i} {{0,1}}" for i in range(3)), "@data"]
-    for i, (bag, of) in enumerate(zip(bags, labels, strict=True)):
+    for i, (bag, bag_labels) in enumerate(zip(bags, labels, strict=True)):
         rows = "\\n".join(cut.join(map(str, row)) for row in bag.tolist())
-        marks = cut.join("1" if label in of else "0" for label in range(3))
+        marks = cut.join("1" if label in bag_labels else "0" for label in range(3))
         lines.append(f"bag {i}{cut}{quote}{rows}{quote}{cut}{marks}")
     with scratch() as folder:
         scan, block = read_text(folder, "\n".join(lines), span_bytes=span_bytes)
@@ -182,9 +182,11 @@ def test_arff__sparse_text_of_any_rows_is_read_back(corpus, span_bytes):
     lines = [f"@relation 'a -C {-3}'"]
     lines += [f"@attribute f{i} numeric" for i in range(rows.shape[1])]
     lines += [*(f"@attribute l{i} {{0,1}}" for i in range(3)), "@data"]
-    for row, of in zip(rows.tolist(), labels, strict=True):
+    for row, bag_labels in zip(rows.tolist(), labels, strict=True):
         pairs = [f"{i} {value}" for i, value in enumerate(row) if value]
-        lines.append("{" + ",".join([*pairs, *(f"{len(row) + label} 1" for label in of)]) + "}")
+        lines.append(
+            "{" + ",".join([*pairs, *(f"{len(row) + label} 1" for label in bag_labels)]) + "}"
+        )
     with scratch() as folder:
         _, block = read_text(folder, "\n".join(lines), span_bytes=span_bytes)
     want = BagBlock.from_bags([row[None] for row in rows], labels)
@@ -197,20 +199,20 @@ def _labels(block):
 
 BROKEN = {
     "no data": ("@relation a\n", r"a\.arff has no @data line; is it ARFF, or cut short\?"),
-    "no ARFF": ("id,f1\n", r"line 1: 'id,f1' is no line of an ARFF header; expected @relation"),
+    "no ARFF": ("id,f1\n", r"line 1: 'id,f1' is not a line of an ARFF header; expected @relation"),
     "no type": ("@attribute f1\n@data\n", r"line 1: '@attribute f1' names no attribute and type"),
     "two bags": (
         HEADER.replace("@data", "@attribute b relational\n@data"),
-        r"line 9: a second relational attribute, 'b'; bags have one",
+        r"line 9: a second relational attribute, 'b'; only one can hold the bags",
     ),
     "one name": (HEADER.replace("f2", "f1"), r"two attributes are called 'f1'; rename one"),
     "words": (
         HEADER.replace("f2 numeric", "f2 {red,blue}"),
-        r"line 5: feature 'f2' is \{red,blue}, expected numeric or \{0,1}; turn it into numbers",
+        r"line 5: feature 'f2' is \{red,blue}, expected numeric or \{0,1}; convert it to numbers",
     ),
     "class": (
         HEADER.replace("sky {0,1}", "sky {yes,no}"),
-        r"line 8: attribute 'sky' after the bag is \{yes,no}, no label; name the labels by XML",
+        r"line 8: attribute 'sky' after the bag is \{yes,no}, not a label; name the labels by XML",
     ),
     "no label": (
         re.sub("@attribute s.*\n", "", HEADER),
@@ -218,7 +220,7 @@ BROKEN = {
     ),
     "no feature": (
         re.sub("@attribute f.*\n", "", HEADER),
-        r"a\.arff has no features; is it of a multi-instance set\?",
+        r"a\.arff has no features; is it a multi-instance corpus\?",
     ),
     "no rows": (HEADER + "\n% none\n", r"a\.arff has no rows after @data; is it cut short\?"),
     "ragged": (
@@ -245,7 +247,7 @@ BROKEN = {
     "cut after an id": (HEADER + "x", r"line 10: value 2 has no end"),
     "id twice": (
         HEADER + 'x,"1,2",0,1\nx,"3,4",0,1',
-        r"line 11: bag 'x' comes twice; every bag needs its own id",
+        r"line 11: bag 'x' occurs twice; ids must be unique",
     ),
     "not UTF-8": ("@relation \udcff\n", r"line 1: byte 0xff is not UTF-8"),
     "no labels told": (
@@ -258,19 +260,19 @@ BROKEN = {
         FLAT.replace("sea {0,1}", "sea {a,b}") + "1,2,0,1",
         r"line 4: label 'sea' is \{a,b}, expected \{0,1}",
     ),
-    "flat, mixed": (FLAT + "{0 1}\n1,2,0,1\n", r"line 8: sparse \{…} and plain rows are mixed"),
+    "flat, mixed": (FLAT + "{0 1}\n1,2,0,1\n", r"line 8: sparse \{…} and dense rows are mixed"),
     "flat, ragged": (FLAT + "1,2,0,1\n1,2,0\n", r"line 8: a row of 3 values, expected 4"),
     "sparse, open": (FLAT + "{0 1}\n{0 1,1", r"line 8: the row has no closing }; is the file cut"),
-    "sparse, pair": (FLAT + "{0 1,1}\n", r"line 7: no 'attribute value': a row of 1 values"),
+    "sparse, pair": (FLAT + "{0 1,1}\n", r"line 7: not 'attribute value': a row of 1 values"),
     "sparse, outside": (FLAT + "{0 1,4 1}\n", r"line 7: attribute 4 is outside 0 to 3"),
     "sparse, fraction": (FLAT + "{0.5 1}\n", r"line 7: attribute 0.5 is outside 0 to 3"),
-    "sparse, twice": (FLAT + "{}\n{1 1,1 2}\n", r"line 8: attribute 1 comes twice"),
+    "sparse, twice": (FLAT + "{}\n{1 1,1 2}\n", r"line 8: attribute 1 occurs twice"),
     "sparse, mark": (FLAT + "{3 2}\n", r"line 7: label 'sky' is 2, expected 0 or 1"),
-    "sparse, NaN": (FLAT + "{0 nan}\n", r"line 7: no 'attribute value': value 2 is nan"),
+    "sparse, NaN": (FLAT + "{0 nan}\n", r"line 7: not 'attribute value': value 2 is nan"),
     "sparse, large": (FLAT + "{1 1e99}\n", r"line 7: feature 1 is 1e\+99, too large for float32"),
     "sparse, other zero": (
         FLAT.replace("sky {0,1}", "sky {1,0}") + "{0 1}\n",
-        r"line 5: 'sky' is \{1,0}: rows that leave it out would mean 1; write \{0,1}",
+        r"line 5: 'sky' is \{1,0}, so that 1 is the value of sparse rows that leave it out; w",
     ),
 }
 
@@ -293,10 +295,13 @@ def test_arff__an_xml_beside_is_hinted_at(tmp_path):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("<labels><label", r"a\.xml is no XML: .*; fetch it again"),
+        ("<labels><label", r"a\.xml is not XML: .*; fetch it again"),
         ("<labels/>", r"a\.xml lists no labels; expected <labels><label name=…>"),
-        ("<labels><label name='moon'/></labels>", r"label 'moon' of \S+a\.xml is no attribute"),
-        ("<!DOCTYPE a [<!ENTITY b 'c'>]><labels/>", r"a\.xml: a list of labels needs no document"),
+        ("<labels><label name='moon'/></labels>", r"label 'moon' of \S+a\.xml is not an attribute"),
+        (
+            "<!DOCTYPE a [<!ENTITY b 'c'>]><labels/>",
+            r"a\.xml: a list of labels must have no document",
+        ),
     ],
 )
 def test_arff__a_broken_xml_is_refused(tmp_path, content, match):
@@ -311,7 +316,7 @@ def test_arff__files_must_belong_together(tmp_path):
     with pytest.raises(SourceError, match=r"b\.arff has other attributes than \S+a\.arff; convert"):
         read_all(READER, [one, two])
     lists = [write(tmp_path, "<labels/>", name) for name in ("a.xml", "b.xml")]
-    with pytest.raises(SourceError, match=r"b\.xml: a second XML beside \S+a\.xml; give one"):
+    with pytest.raises(SourceError, match=r"b\.xml: a second XML file beside \S+a\.xml; give one"):
         read_all(READER, [one, *lists])
     with pytest.raises(SourceError, match=r"a\.xml lists labels only; give the ARFF too"):
         read_all(READER, lists[:1])
@@ -360,6 +365,6 @@ def test_arff__real_sparse_files(real_data):
     assert np.array_equal(rows[:4500], tokens[:4500])
     assert np.array_equal(rows[4500:, :-1], tokens[4500:, :-1])
     assert rows[4500:, -1].sum() == 499
-    whole = fingerprint_of(scan, block)
+    fingerprint = fingerprint_of(scan, block)
     again = read_all(READER, [folder / name for name in names], span_bytes=5000, sparse=False)
-    assert fingerprint_of(*without_ids(*again)) == whole
+    assert fingerprint_of(*without_ids(*again)) == fingerprint

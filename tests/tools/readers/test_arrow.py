@@ -1,9 +1,7 @@
 """Parquet, Arrow IPC files and streams, Feather: long and nested."""
 
-import io
 import json
 import re
-from dataclasses import replace
 from itertools import pairwise
 from unittest import mock
 
@@ -15,56 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.bags.block import BagBlock, SparseRows
-from streammiml_tools.readers import tables
+from streammiml.bags.block import SparseRows
+from streammiml_tools.readers import arrow_tables
 from streammiml_tools.readers.arrow import READER
 from streammiml_tools.readers.base import SourceError
-from streammiml_tools.readers.ipc_messages import NoMessages, messages
 from tests.stores import assert_same, scratch
 from tests.strategies import blocks
-from tests.tools.readers.foreign import read_all
-
-NAMES = ("sea", "sky", "sun", "tree")
-LONG = {
-    "bag": ["a", "a", "b", "c"],
-    "red": [1, -3, 0.1, 7],
-    "green": [2.5, 4, 2, 8],
-    "labels": [["sea"], ["sea"], ["sky", "sea"], []],
-    "row_label": ["sea", None, "sky", None],
-}
-NESTED = {
-    "id": ["a", "b", "c"],
-    "instances": [[[1, 2.5], [-3, 4]], [[0.1, 2]], [[7, 8]]],
-    "labels": [["sea"], ["sky", "sea"], []],
-    "row_labels": [["sea", None], ["sky"], [None]],
-}
-WANT = BagBlock.from_bags(
-    [np.array(rows) for rows in NESTED["instances"]],
-    [[0], [0, 1], []],
-    row_labels=[[0, -1], [1], [-1]],
-    bag_ids=["a", "b", "c"],
+from tests.tools.readers.arrow_files import (
+    LONG,
+    NAMES,
+    NESTED,
+    SUFFIXES,
+    VARIED,
+    WANT,
+    lists,
+    read_table,
+    write,
 )
-
-
-def write(path, table, group=10**6):
-    """A file in the format that its suffix says, in groups of so many records."""
-    if path.suffix == ".parquet":
-        pq.write_table(table, path, row_group_size=group)
-    elif path.suffix == ".feather":
-        pyarrow.feather.write_feather(table, path, chunksize=group, compression="lz4")
-    else:
-        new = pa.ipc.new_file if path.suffix == ".ipc" else pa.ipc.new_stream
-        with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
-            writer.write_table(table, max_chunksize=group)
-    return path
-
-
-SUFFIXES = [".parquet", ".feather", ".ipc", ".arrow"]
-
-
-def read_table(folder, content, suffix=".parquet", group=10**6, **options):
-    table = content if isinstance(content, pa.Table) else pa.table(content)
-    return read_all(READER, write(folder / f"a{suffix}", table, group), **options)
+from tests.tools.readers.damage import DamagedReads
+from tests.tools.readers.foreign import read_all
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -86,15 +53,6 @@ def test_arrow__notes_say_what_was_understood(tmp_path):
         "labels of rows from column 'row_label'",
         "left out: columns text",
     )
-
-
-# --- every cut, every type ---------------------------------------------------------------------
-
-
-def lists(values, kind):
-    """Lists of a kind; the values are nested Python lists."""
-    make = {"list": pa.list_, "large": pa.large_list, "view": pa.list_view}[kind]
-    return lambda inner: pa.array(values, make(inner))
 
 
 def nested_table(block, kind, names, text):
@@ -129,11 +87,11 @@ def long_table(block, kind, names, text):
         size = block.n_features if kind == "fixed" else -1
         rows = {"features": pa.array(block.rows.tolist(), pa.list_(number, size))}
     labels = [[names[i] for i in block.labels_of(b)] for b in bag]
-    found = {"bag": [block.bag_ids[b] for b in bag]} | rows
-    found["labels"] = pa.array(labels, pa.list_(text))
+    columns = {"bag": [block.bag_ids[b] for b in bag]} | rows
+    columns["labels"] = pa.array(labels, pa.list_(text))
     if block.row_labels is not None:
-        found["row_label"] = block.row_labels
-    return pa.table(found)
+        columns["row_label"] = block.row_labels
+    return pa.table(columns)
 
 
 TEXTS = st.sampled_from(
@@ -160,7 +118,7 @@ DENSE = blocks(ids=True).filter(lambda block: not isinstance(block.rows, SparseR
 def test_arrow__long_groups_cut_anywhere_join_to_the_bags_written(
     block, form, text, suffix, group, span_bytes, batch
 ):
-    with scratch() as folder, mock.patch.object(tables, "BATCH_ROWS", batch):
+    with scratch() as folder, mock.patch.object(arrow_tables, "BATCH_ROWS", batch):
         table = long_table(block, form, *text)
         options = {"labels": NAMES, "span_bytes": span_bytes}
         scan, got = read_table(folder, table, suffix, group, **options)
@@ -196,8 +154,8 @@ def test_arrow__types_that_exports_use_are_read_alike(tmp_path):
         "large": lambda column: pa.array(column, pa.large_string()),
         "view": lambda column: pa.array(column, pa.string_view()),
     }
-    for name, made in strings.items():
-        table = pa.table(LONG | {"bag": made(LONG["bag"]), "row_label": made(LONG["row_label"])})
+    for name, cast in strings.items():
+        table = pa.table(LONG | {"bag": cast(LONG["bag"]), "row_label": cast(LONG["row_label"])})
         scan, block = read_table(tmp_path, table, ".ipc")
         assert_same(block, WANT)
         assert block.bag_ids == WANT.bag_ids, name
@@ -211,18 +169,26 @@ def test_arrow__types_that_exports_use_are_read_alike(tmp_path):
 
 
 def test_arrow__numbers_keep_their_type_where_a_store_has_it(tmp_path):
-    made = {"bag": [1, 2], "f": pa.array([3, 4], pa.uint8()), "label_a": [True, False]}
-    scan, block = read_table(tmp_path, made)
+    columns = {"bag": [1, 2], "f": pa.array([3, 4], pa.uint8()), "label_a": [True, False]}
+    scan, block = read_table(tmp_path, columns)
     assert (scan.dtype, block.rows.dtype, block.bag_ids) == ("uint8", np.uint8, ["1", "2"])
     assert (scan.label_names, block.label_indices.tolist()) == (("a",), [0])
-    scan, _ = read_table(tmp_path, made | {"g": [0.5, 1]})
+    scan, _ = read_table(tmp_path, columns | {"g": [0.5, 1]})
     assert scan.dtype == "float32"
 
 
+def test_arrow__half_floats_beside_other_numbers_are_read(tmp_path):
+    scan, block = read_table(tmp_path, LONG | {"green": pa.array(LONG["green"], pa.float16())})
+    assert_same(block, WANT)
+    half = {name: pa.array(LONG[name], pa.float16()) for name in ("red", "green")}
+    scan, block = read_table(tmp_path, LONG | half)
+    assert (scan.dtype, block.rows.tolist()[0]) == ("float16", [1, 2.5])
+
+
 def test_arrow__label_texts_may_list_several_and_options_name_columns(tmp_path):
-    made = {"doc": [7, 7], "x1": [1, 2], "x2": [3, 4], "skip": [5, 6], "tag": ["a;b", "a;b"]}
+    columns = {"doc": [7, 7], "x1": [1, 2], "x2": [3, 4], "skip": [5, 6], "tag": ["a;b", "a;b"]}
     options = {"bag_column": "doc", "label_columns": ("tag",), "feature_columns": ("x*",)}
-    scan, block = read_table(tmp_path, made, **options)
+    scan, block = read_table(tmp_path, columns, **options)
     assert (scan.label_names, block.label_indices.tolist()) == (("a", "b"), [0, 1])
     assert block.rows.tolist() == [[1, 3], [2, 4]]
 
@@ -230,8 +196,8 @@ def test_arrow__label_texts_may_list_several_and_options_name_columns(tmp_path):
 def test_arrow__names_of_classes_are_taken_from_hugging_face(tmp_path):
     features = {"labels": {"feature": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}
     table = pa.table({"id": ["x"], "instances": [[[1.0]]], "labels": [[1]]})
-    said = json.dumps({"info": {"features": features}})
-    table = table.replace_schema_metadata({"huggingface": said})
+    metadata = json.dumps({"info": {"features": features}})
+    table = table.replace_schema_metadata({"huggingface": metadata})
     scan, block = read_table(tmp_path, table, ".arrow")
     assert (scan.label_names, block.label_indices.tolist()) == (("cat", "dog"), [1])
 
@@ -248,8 +214,8 @@ def test_arrow__several_files_follow_each_other(tmp_path):
 
 
 def test_arrow__a_bag_without_rows_is_left_to_the_store(tmp_path):
-    made = NESTED | {"instances": [[], [[0.1, 2]], [[7, 8]]], "row_labels": [[], [None], [None]]}
-    _, block = read_table(tmp_path, made)
+    columns = NESTED | {"instances": [[], [[0.1, 2]], [[7, 8]]], "row_labels": [[], [None], [None]]}
+    _, block = read_table(tmp_path, columns)
     assert block.bag_offsets.tolist() == [0, 0, 1, 2]
 
 
@@ -270,14 +236,22 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (LONG | {"red": [1, None, 2, 3]}, {}, r", record 1: 'red' is null or holds one; fill it"),
+        (
+            LONG | {"red": [1, None, 2, 3]},
+            {},
+            r", record 1: 'red' is null or contains a null; fill it",
+        ),
         (LONG | {"red": [1, 2, NAN, 3]}, {}, r", record 2: 'red' is nan; only finite numbers can"),
         (
             LONG | {"bag": ["a", "b", "a", "c"]},
             {},
             r", record 2: bag 'a' returns after other bags;",
         ),
-        (LONG | {"bag": ["a", None, "b", "c"]}, {}, r", record 1: 'bag' is null or holds one; fil"),
+        (
+            LONG | {"bag": ["a", None, "b", "c"]},
+            {},
+            r", record 1: 'bag' is null or contains a null; fil",
+        ),
         (LONG | {"bag": [0.5, 0.5, 1, 2]}, {}, r"ids in 'bag' are double, expected text or number"),
         (
             LONG | {"labels": [["sea"], ["sky"], ["sky"], []]},
@@ -289,21 +263,51 @@ NAN, INF = float("nan"), float("inf")
             {},
             r", record 1: bag 'a' has other labels here than in its row before; all rows",
         ),
-        (LONG | {"labels": [["sea"], None, [], []]}, {}, r", record 1: 'labels' is null or holds"),
-        (LONG | {"labels": NULL_LABEL}, {}, r", record 2: 'labels' is null or holds one"),
-        (LONG | {"labels": [[]] * 3 + [["sea"] * 2]}, {}, r", record 3: label 'sea' comes twice;"),
+        (
+            LONG | {"labels": [["sea"], None, [], []]},
+            {},
+            r", record 1: 'labels' is null or contains",
+        ),
+        (LONG | {"labels": NULL_LABEL}, {}, r", record 2: 'labels' is null or contains a null"),
+        (LONG | {"labels": [[]] * 3 + [["sea"] * 2]}, {}, r", record 3: label 'sea' occurs twice;"),
         (LONG | {"labels": [[1.5]] * 4}, {}, r"labels cannot be read from column 'labels' of type"),
-        (LONG | {"labels": [[-1]] * 4}, {}, r", record 0: label -1 is not among the numbers 0; --"),
+        (
+            LONG | {"labels": [[-1]] * 4},
+            {},
+            r", record 0: label -1 is not among the numbers 0; list",
+        ),
         (LONG, {"labels": ("sea",)}, r", record 2: label 'sky' is not known; known: sea; add it"),
-        (LONG | {"class": [1] * 4}, {}, r"columns 'labels' and 'class' may both hold labels; --l"),
-        (LONG | {"id": [1] * 4}, {}, r"columns 'bag' and 'id' may both name the bag; --bag-column"),
+        (
+            LONG | {"row_label": [b"sea", None, b"sky", None]},
+            {"labels": ("sea", "sky")},
+            r"labels cannot be read from column 'row_label' of type binary; expected names or numb",
+        ),
+        (
+            LONG | {"row_label": [0, 1.5, 0, 0]},
+            {"labels": ("sea", "sky")},
+            r", record 1: label 1.5 is not known; known: sea, sky; add it to --labels$",
+        ),
+        (
+            LONG | {"class": [1] * 4},
+            {},
+            r"columns 'labels' and 'class' may both hold labels; give --l",
+        ),
+        (
+            LONG | {"id": [1] * 4},
+            {},
+            r"columns 'bag' and 'id' may both name the bag; give --bag-column",
+        ),
         (
             {"bag": [1], "f": [1]},
             {},
-            r"which columns hold labels\? --label-columns names them, or says none; it",
+            r"which columns hold labels\? name them by --label-columns, or give none; the",
         ),
-        ({"f": [1], "labels": [1]}, {}, r"which column names the bag of a row\? --bag-column says"),
-        ({"bag": [1], "labels": [1]}, {}, r"no column of numbers for features; --feature-columns"),
+        ({"f": [1], "labels": [1]}, {}, r"which column names the bag of a row\? give --bag-column"),
+        (
+            {"bag": [1], "labels": [1]},
+            {},
+            r"no column of numbers for features; name the features by --feature-columns",
+        ),
         (
             {"bag": [1], "labels": [1], "price": pa.array([1], pa.decimal128(5, 2))},
             {},
@@ -315,12 +319,22 @@ NAN, INF = float("nan"), float("inf")
             r"features cannot be read from column 'f' of type decimal128\(5, 2\); expected numbers",
         ),
         ({"bag": [1], "f": [1], "label_a": [2]}, {}, r"record 0: label column 'label_a' is 2, exp"),
+        (
+            {"bag": [1, 2], "f": [1, 2], "label_a": [[0], [0, 1]]},
+            {},
+            r"record 0: label column 'label_a' is list<.*: int64>, expected 0 or 1; name the label",
+        ),
+        (
+            {"bag": [1], "f": [1], "label_a": ["yes"]},
+            {},
+            r"record 0: label column 'label_a' is string, expected 0 or 1; name the label co",
+        ),
         ({"bag": [1, 2], "x": [[1, 2], [3]], "labels": [0, 0]}, {}, r"record 1: 1 values in 'x', "),
         (NESTED | {"rows": [[[1]]] * 3}, {}, r"columns 'instances' and 'rows' may both hold rows;"),
         (
             NESTED | {"instances": [[[1, 2]], [[3, 4], [5]], [[6, 7]]]},
             {},
-            r", record 1: a row of 1 values, expected 2; mend or drop the record$",
+            r", record 1: a row of 1 values, expected 2; correct or remove the record$",
         ),
         (
             NESTED | {"instances": [[[1, 2], [3, 4]], [[5, INF]], [[6, 7]]]},
@@ -330,12 +344,12 @@ NAN, INF = float("nan"), float("inf")
         (
             NESTED | {"instances": [[[1, 2], [3, 4]], [[5, None]], [[6, 7]]]},
             {},
-            r", record 1: 'instances' is null or holds one; fill it or drop it$",
+            r", record 1: 'instances' is null or contains a null; fill it or drop it$",
         ),
         (
             NESTED | {"instances": [[[1, 2], [3, 4]], [None], [[6, 7]]]},
             {},
-            r", record 1: 'instances' is null or holds one; fill it or drop it$",
+            r", record 1: 'instances' is null or contains a null; fill it or drop it$",
         ),
         (
             NESTED | {"row_labels": [["sea", None], [], [None]]},
@@ -373,9 +387,9 @@ def test_arrow__what_is_wrong_or_ambiguous_is_refused_in_one_line(
 
 
 def test_arrow__records_are_counted_from_the_beginning_of_the_file(tmp_path):
-    made = LONG | {"red": [1, 2, 3, NAN]}
+    columns = LONG | {"red": [1, 2, 3, NAN]}
     with pytest.raises(SourceError, match=r"a.parquet, record 3: 'red' is nan"):
-        read_table(tmp_path, made, group=1)
+        read_table(tmp_path, columns, group=1)
 
 
 def test_arrow__files_of_different_schemas_are_refused(tmp_path):
@@ -406,96 +420,105 @@ def test_arrow__a_flipped_byte_of_parquet_is_refused_where_pages_have_checksums(
     raw[at] ^= 1
     path.write_bytes(raw)
     with pytest.raises(
-        SourceError, match=r"a.parquet is damaged or cut short \(.*could not verify"
+        SourceError, match=r"a.parquet, row group 0, is damaged or cut short \(.*could not verify"
     ):
         read_all(READER, path)
 
 
-def test_arrow__other_files_are_refused(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(b"PK\x03\x04 no table")
-    with pytest.raises(
-        SourceError, match=r"a.parquet is neither Parquet nor Arrow: it begins with"
-    ):
-        read_all(READER, tmp_path / "a.parquet")
-    (tmp_path / "a.feather").write_bytes(b"FEA1 of long ago")
-    with pytest.raises(
-        SourceError, match=r"a.feather is Feather of version 1; write it again in v"
-    ):
-        read_all(READER, tmp_path / "a.feather")
+# --- damaged files -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def damaged():
+    """Reads files in another process, which may crash."""
+    with DamagedReads() as reads:
+        yield reads
+
+
+BAD_OFFSETS = pa.py_buffer(np.array([0, 1, 10**9, 3, 4], np.int32))
+
+
+def crooked_files(folder):
+    """Files that pyarrow writes without looking at what is in their buffers."""
+    letters = pa.py_buffer(b"aabc")
+    far = pa.StringArray.from_buffers(4, BAD_OFFSETS, letters)
+    names = pa.array(["sea", "sky"])
+    places = pa.array([0, 0, 10**6, 1], pa.int32())
+    good = pa.py_buffer(np.arange(5, dtype=np.int32))
+    contents = {
+        "offsets of texts": LONG | {"bag": far},
+        "offsets of lists": LONG
+        | {
+            "labels": pa.ListArray.from_buffers(
+                pa.list_(pa.string()), 4, [None, BAD_OFFSETS], children=[pa.array(["sea"] * 4)]
+            )
+        },
+        "indices": LONG | {"row_label": pa.DictionaryArray.from_arrays(places, names, safe=False)},
+        "texts": LONG | {"bag": pa.StringArray.from_buffers(4, good, pa.py_buffer(b"aa\xffc"))},
+    }
+    for what, content in contents.items():
+        for suffix in (".ipc", ".arrow"):
+            yield what, write(folder / f"{what.replace(' ', '-')}{suffix}", pa.table(content))
+
+
+def test_arrow__buffers_that_point_anywhere_are_refused(tmp_path, damaged):
+    files = dict(enumerate(crooked_files(tmp_path)))
+    answers = damaged.outcomes("arrow", [path for _, path in files.values()])
+    for (what, path), answer in zip(files.values(), answers, strict=True):
+        assert answer.startswith(f"refused: {path}, batch 0, is damaged or cut short ("), what
+        assert answer.endswith("; fetch it again"), what
+
+
+def changed(folder, path, changes):
+    """A file for each change: bytes put at a place."""
+    raw = path.read_bytes()
+    for number, (at, new) in enumerate(changes):
+        out = folder / f"{number:05d}{path.suffix}"
+        out.write_bytes(raw[:at] + new + raw[at + len(new) :])
+        yield out
+
+
+def assert_survived(answers, paths):
+    """Every file was read or refused in one line that names it, and some were refused."""
+    for answer, path in zip(answers, paths, strict=True):
+        assert answer == "read" or answer.startswith(f"refused: {path}"), f"{path.name}: {answer}"
+        assert "\n" not in answer
+    assert sum(answer != "read" for answer in answers) > len(answers) // 10
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_arrow__a_small_file_that_would_become_enormous_is_refused(tmp_path, suffix):
-    """Four million zeros in one record, of a few hundred bytes on disk."""
-    path = tmp_path / f"bomb{suffix}"
-    values = pa.array(np.zeros(1 << 22, np.float32))
-    rows = pa.FixedSizeListArray.from_arrays(values, 1 << 20)
-    bag = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
-    table = pa.table({"instances": bag, "labels": [[0]]})
-    if suffix == ".parquet":
-        pq.write_table(table, path, compression="zstd")
-    elif suffix == ".feather":
-        pyarrow.feather.write_feather(table, path, compression="zstd")
-    else:
-        new = pa.ipc.new_file if suffix == ".ipc" else pa.ipc.new_stream
-        options = pa.ipc.IpcWriteOptions(compression="zstd")
-        with pa.OSFile(str(path), "wb") as file, new(file, table.schema, options=options) as writer:
-            writer.write_table(table)
-    assert path.stat().st_size < 10_000
-    with (
-        mock.patch.object(tables, "BOMB_BYTES", 8 << 20),
-        pytest.raises(
-            SourceError, match=r"(row group|batch) 0: .*B would become 16 MiB in memory;"
-        ),
-    ):
-        read_all(READER, path)
-    assert read_all(READER, path)[1].n_rows == 4
-
-
-@given(
-    sizes=st.lists(st.integers(0, 50), max_size=5),
-    compression=st.sampled_from([None, "lz4", "zstd"]),
-    is_file=st.booleans(),
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.slow), 11], ids=["every", "some"]
 )
-def test_arrow__messages_tell_their_records_and_bytes(sizes, compression, is_file):
-    coded = pa.array(["a", "b"]).dictionary_encode()
-    batches = []
-    for size in sizes:
-        texts = pa.DictionaryArray.from_arrays(
-            np.arange(size, dtype=np.int32) % 2, coded.dictionary
-        )
-        batches.append(pa.record_batch({"x": np.arange(size) % 3, "y": texts}))
-    schema = pa.schema({"x": pa.int64(), "y": coded.type})
-    sink = pa.BufferOutputStream()
-    new = pa.ipc.new_file if is_file else pa.ipc.new_stream
-    with new(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    raw = sink.getvalue().to_pybytes()
-    file = io.BytesIO(raw)
-    file.seek(8 if is_file else 0)
-    found = [each for each in messages(file, len(raw)) if each.is_records]
-    assert [each.n_records for each in found] == sizes
-    # Eight bytes and four a record, and what aligns buffers.
-    assert all(0 <= each.in_memory - 12 * each.n_records <= 256 for each in found)
+def test_arrow__a_file_with_any_byte_changed_is_read_or_refused(tmp_path, damaged, suffix, step):
+    path = write(tmp_path / f"a{suffix}", pa.table(VARIED), 2)
+    size = path.stat().st_size
+    bits = [0x01, 0x10, 0x80, 0xFF] if step == 1 else [0x10]
+    raw = path.read_bytes()
+    changes = [(at, bytes([raw[at] ^ bit])) for at in range(0, size, step) for bit in bits]
+    paths = list(changed(tmp_path, path, changes))
+    assert_survived(damaged.outcomes("arrow", paths), paths)
 
 
-@given(st.binary(max_size=200), st.integers(0, 10**6))
-def test_arrow__messages_of_anything_end_in_a_refusal(noise, at):
-    sink = pa.BufferOutputStream()
-    table = pa.table(NESTED)
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    raw = bytearray(sink.getvalue().to_pybytes())
-    raw[at % len(raw) : at % len(raw) + len(noise)] = noise
-    try:
-        found = list(messages(io.BytesIO(raw), len(raw)))
-    except NoMessages:
-        return
-    assert all(each.on_disk <= len(raw) for each in found)
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=pytest.mark.slow), 8], ids=["every", "some"]
+)
+def test_arrow__a_file_with_any_number_changed_is_read_or_refused(tmp_path, damaged, suffix, step):
+    path = write(tmp_path / f"a{suffix}", pa.table(NESTED), 2)
+    numbers = [-1, 2**31 - 1, 2**40, -(2**63)]
+    places = range(0, path.stat().st_size - 8, 8)
+    pairs = [(at, number) for at in places for number in numbers][::step]
+    changes = [(at, number.to_bytes(8, "little", signed=True)) for at, number in pairs]
+    paths = list(changed(tmp_path, path, changes))
+    assert_survived(damaged.outcomes("arrow", paths), paths)
 
 
-def test_arrow__rows_may_be_wider_than_a_batch(tmp_path):
-    with mock.patch.object(tables, "BATCH_BYTES", 1):
-        _, block = read_table(tmp_path, LONG)
-    assert_same(replace(block), WANT)
+def test_arrow__a_footer_of_parquet_that_contradicts_itself_is_refused(tmp_path, damaged):
+    """Sizes of histograms that pyarrow checks in a constructor, from which it must not throw."""
+    path = write(tmp_path / "a.parquet", pa.table(VARIED))
+    raw = path.read_bytes()
+    start = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
+    changes = [(at, bytes([raw[at] ^ 0x10])) for at in range(start, len(raw) - 8, 2)]
+    paths = list(changed(tmp_path, path, changes))
+    assert_survived(damaged.outcomes("arrow", paths), paths)

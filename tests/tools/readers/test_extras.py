@@ -92,9 +92,9 @@ def test_extras__project_readme_and_help_name_those_of_readers():
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     table = dict(re.findall(r"^\| `(\w+)` \|(.*)$", (ROOT / "README.md").read_text(), re.M))
     help_words = [sys.executable, "-m", "streammiml", "convert", "--help"]
-    told = subprocess.run(help_words, capture_output=True, text=True, check=True).stdout
+    help_text = subprocess.run(help_words, capture_output=True, text=True, check=True).stdout
     for name, extra in EXTRAS.items():
         assert extra in known["optional-dependencies"]
         assert f"`{extra}` extra" in table[name]
-        assert f"streammiml[{extra}]" in told
-    assert not {"h5py", "scipy"} & {re.match(r"[\w-]+", each)[0] for each in known["dependencies"]}
+        assert f"streammiml[{extra}]" in help_text
+    assert not {"h5py", "scipy"} & {re.match(r"[\w-]+", spec)[0] for spec in known["dependencies"]}

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from streammiml_tools.readers.labelling import (
     Labelling,
+    label_numbers_of,
     labelling_of,
     labels_of_marks,
     numbered_names,
-    places_of,
 )
 
 SEA = ("sea", "sky", "sun")
@@ -46,7 +46,7 @@ def test_indices__names_or_numbers():
         (Labelling(SEA), "moon", r"a.csv, line 3: label 'moon' is not known; known: sea, sky, sun"),
         (Labelling(SEA), "3", r"label '3' is not known; .*add it to --labels"),
         (Labelling(("7", "5")), "0", r"label '0' is not known; known: 7, 5"),
-        (Labelling(None), "-1", r"label '-1' is not among the numbers 0; --labels names"),
+        (Labelling(None), "-1", r"label '-1' is not among the numbers 0; list all labels"),
         (Labelling(None), "1.5", r"label '1.5' is not among the numbers 0"),
         (Labelling(None), True, r"label True is not among the numbers 0"),
         (Labelling(None, 3), "3", r"label '3' is not among the numbers 0 to 2"),
@@ -59,17 +59,17 @@ def test_index__what_is_unknown_is_refused(labelling, label, match):
 
 
 def test_indices__a_label_twice_is_refused():
-    with pytest.raises(SourceError, match="bag 3: label 'sky' comes twice; remove one"):
+    with pytest.raises(SourceError, match="bag 3: label 'sky' occurs twice; remove one"):
         Labelling(SEA).indices(["sky", "1"], "bag 3")
 
 
-def test_places_of__columns_go_by_name():
+def test_label_numbers_of__columns_go_by_name():
     options = SourceOptions(labels=("sun", "moon", "sea"))
-    assert places_of(["sea", "sun"], options, "a").tolist() == [2, 0]
+    assert label_numbers_of(["sea", "sun"], options, "a").tolist() == [2, 0]
     with pytest.raises(SourceError, match="a: label 'sky' is not known; known: sun, moon, sea"):
-        places_of(["sky"], options, "a")
+        label_numbers_of(["sky"], options, "a")
     with pytest.raises(SourceError, match="a: two labels are called 'sky'; rename one"):
-        places_of(["sky", "sun", "sky"], options, "a")
+        label_numbers_of(["sky", "sun", "sky"], options, "a")
 
 
 def test_numbered_names__must_be_as_many_as_there_are_columns():
@@ -89,10 +89,10 @@ def test_labels_of_marks__either_way_of_marking_and_any_order_of_columns(marks, 
     n_columns = len(marks[0])
     places = np.array(data.draw(st.permutations(range(n_columns))), np.int64)
     matrix = np.where(np.array(marks, bool).reshape(len(marks), n_columns), 1, off)
-    offsets, found = labels_of_marks(matrix, "a", places)
+    offsets, labels = labels_of_marks(matrix, "a", places)
     for bag, row in enumerate(marks):
         want = sorted(int(places[i]) for i, on in enumerate(row) if on)
-        assert found[offsets[bag] : offsets[bag + 1]].tolist() == want
+        assert labels[offsets[bag] : offsets[bag + 1]].tolist() == want
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,8 @@ def test_labels_of_marks__other_values_are_refused(marks, match):
 
 
 def test_labelling_of__numbers_among_names_are_refused():
-    with pytest.raises(SourceError, match=r"given by number \(0\) and by name \('cat'\); --lab"):
+    with pytest.raises(
+        SourceError, match=r"given by number \(0\) and by name \('cat'\); give --lab"
+    ):
         labelling_of(["cat", 0], SourceOptions())
     assert labelling_of(["cat", 0], SourceOptions(labels=("dog", "cat"))).index(0, "") == 0

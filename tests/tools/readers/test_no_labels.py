@@ -27,7 +27,7 @@ def write(folder, form, labelled):
     """The same three bags in any form, with labels of bags and rows or without."""
     path = folder / f"bags.{form}"
     bags = np.split(ROWS, np.cumsum(SIZES)[:-1])
-    numbers = [[("sea", "sky").index(name) for name in of] for of in LABELS]
+    numbers = [[("sea", "sky").index(name) for name in bag_labels] for bag_labels in LABELS]
     if form == "csv":
         names = "bag,x,y,z" + ",label_sea,label_sky,row_label" * labelled
         lines = []
@@ -36,11 +36,13 @@ def write(folder, form, labelled):
             lines.append([IDS[bag], *row, *([*marks, -1] if labelled else [])])
         path.write_text("\n".join([names, *(",".join(map(str, line)) for line in lines)]) + "\n")
     elif form == "jsonl":
-        made = []
+        records = []
         for name, rows, labels in zip(IDS, bags, LABELS, strict=True):
-            said = {"labels": labels, "instance_labels": [None] * len(rows)}
-            made.append({"id": name, "instances": rows.tolist(), **(said if labelled else {})})
-        path.write_text("".join(json.dumps(one) + "\n" for one in made))
+            labelling = {"labels": labels, "instance_labels": [None] * len(rows)}
+            records.append(
+                {"id": name, "instances": rows.tolist(), **(labelling if labelled else {})}
+            )
+        path.write_text("".join(json.dumps(one) + "\n" for one in records))
     elif form == "long.parquet":
         columns = {"bag": [IDS[i] for i in OF_ROW], "x": ROWS[:, 0], "y": ROWS[:, 1]}
         columns |= {"z": ROWS[:, 2]}
@@ -62,16 +64,16 @@ def write(folder, form, labelled):
                     file[name] = array
     elif form == "groups.h5":
         with h5py.File(path, "w") as file:
-            for name, rows, of in zip(IDS, bags, numbers, strict=True):
+            for name, rows, indices in zip(IDS, bags, numbers, strict=True):
                 file[f"{name}/instances"] = rows
                 if labelled:
-                    file[f"{name}/labels"] = np.array(of, np.int64)
+                    file[f"{name}/labels"] = np.array(indices, np.int64)
     else:
         lines = []
         for bag, row in zip(OF_ROW, ROWS, strict=True):
-            said = ",".join(map(str, numbers[bag])) + " " if labelled else ""
+            prefix = ",".join(map(str, numbers[bag])) + " " if labelled else ""
             pairs = " ".join(f"{i + 1}:{value}" for i, value in enumerate(row))
-            lines.append(f"{said}qid:{IDS[bag]} {pairs}\n")
+            lines.append(f"{prefix}qid:{IDS[bag]} {pairs}\n")
         path.write_text("".join(lines))
     return path
 
@@ -134,8 +136,8 @@ def test_none__bags_to_predict_go_all_the_way(tmp_path, capsys):
     assert run(["convert", str(source), store, "--label-columns", "none"]) == 0
     assert run(["verify", store, "--source", str(source), "--label-columns", "none"]) == 0
     made_model().save(tmp_path / "model.safetensors")
-    found = sm.predict(tmp_path / "model.safetensors", store, tmp_path / "out")
-    assert found["n_bags"] == 3
+    summary = sm.predict(tmp_path / "model.safetensors", store, tmp_path / "out")
+    assert summary["n_bags"] == 3
     capsys.readouterr()
     assert run(["evaluate", str(tmp_path / "model.safetensors"), store]) == 2
     assert "has no labels to compare predictions with" in capsys.readouterr().err

@@ -46,10 +46,10 @@ def test_rows_in__gives_the_float32_of_what_is_written_or_nothing(cells, n_rows)
     row = ",".join(before + number + after for before, number, after in cells)
     text = f"[[{row}]" + f" , [{row}]" * (n_rows - 1) + "], more"
     values = np.empty(len(cells) * n_rows)
-    end, found = rows_in(text.encode(), 0, len(cells), values)
+    end, n_read = rows_in(text.encode(), 0, len(cells), values)
     if end < 0:
         return
-    assert found == n_rows
+    assert n_read == n_rows
     assert text[end:] == ", more"
     want = np.array(json.loads(text[:end]), float).astype(np.float32)
     assert values.astype(np.float32).tobytes() == want.tobytes()

@@ -33,7 +33,7 @@ def test_protein__the_smallest_files_in_any_order(paths):
     assert (scan.n_bags, scan.n_rows, scan.n_labels) == (2, 3, 3)
     assert scan.notes == (
         f"{PAIR[0]}: rows; {PAIR[1]}: labels",
-        f"{PAIR[0]}, line 6: a bare '>' ends the file, and is passed over",
+        f"{PAIR[0]}, line 6: a '>' without id ends the file, and is skipped",
     )
     assert read_all(READER, paths, labels=("a", "b", "c"))[0].label_names == ("a", "b", "c")
 
@@ -56,13 +56,15 @@ def test_protein__text_of_any_bags_is_read_back(sizes, seed, span_bytes, end):
     bags = [rng.normal(size=(size, 2)).astype(np.float32) for size in sizes]
     marks = rng.integers(0, 2, (len(bags), 3)) * 2 - 1
     rows, labels = [], []
-    for i, (bag, of) in enumerate(zip(bags, marks.tolist(), strict=True)):
+    for i, (bag, bag_marks) in enumerate(zip(bags, marks.tolist(), strict=True)):
         rows += [f">p{i}", *("\t".join(map(repr, row)) for row in bag.tolist())]
-        labels += [f">p{i}", "\t".join(map(str, of))]
+        labels += [f">p{i}", "\t".join(map(str, bag_marks))]
     with scratch() as folder:
         paths = pair(folder, end.join([*rows, ""]), end.join(labels))
         scan, block = read_all(READER, paths, span_bytes=span_bytes)
-    want = BagBlock.from_bags(bags, [np.flatnonzero(of == 1).tolist() for of in marks])
+    want = BagBlock.from_bags(
+        bags, [np.flatnonzero(bag_marks == 1).tolist() for bag_marks in marks]
+    )
     assert_same(block, want)
     assert sum(span.n_bags for span in scan.spans) == len(bags)
 
@@ -76,15 +78,16 @@ BROKEN = {
     "no id": (">a\n1\t2\n>\n2\t3\n", LABELS, r"rows\.txt, line 3: '>' without an id; every bag"),
     "bare within": (">a\n1\t2\n>\n>b\n2\t3\n", LABELS, r"rows\.txt, line 3: '>' without an id"),
     "row first": ("1.5\t2\n" + ROWS, LABELS, r"rows\.txt, line 1: a row before the first '>' line"),
-    "id twice": (ROWS + ">a\n1\t2\n", LABELS, r"rows\.txt, line 5: 'a' comes twice; every bag"),
+    "id twice": (ROWS + ">a\n1\t2\n", LABELS, r"rows\.txt, line 5: 'a' occurs twice; ids must"),
     "no labels": (ROWS + ">c\n1\t2\n", LABELS, r"rows\.txt, line 5: 'c' has no labels in "),
     "no rows of one": (
         ROWS,
         LABELS + ">c\n1\t1\n",
-        r"labels\.txt: 1 ids have no rows in \S+rows\.txt, the first is 'c'; is that file cut",
+        r"labels\.txt: 1 ids have no rows in \S+rows\.txt, the first is 'c'; is the "
+        r"file of rows cut",
     ),
     "no rows": (">a\n>b\n", LABELS, r"rows\.txt has no rows; is it cut short\?"),
-    "labels twice": (ROWS, LABELS + ">a\n1\t1\n", r"labels\.txt, line 5: 'a' comes twice"),
+    "labels twice": (ROWS, LABELS + ">a\n1\t1\n", r"labels\.txt, line 5: 'a' occurs twice"),
     "labels cut": (ROWS, ">a\n1\t-1\n>b", r"labels\.txt, line 3: 'b' has 0 lines of labels"),
     "labels ragged": (
         ROWS,
@@ -107,7 +110,9 @@ def test_protein__broken_files_are_refused(tmp_path, case):
 
 
 def test_protein__which_file_holds_labels_must_be_told(tmp_path):
-    with pytest.raises(SourceError, match=r"cannot be told which holds the labels; call that one"):
+    with pytest.raises(
+        SourceError, match=r"it is not clear which file has the labels; rename that file"
+    ):
         read_all(READER, pair(tmp_path, LABELS, LABELS, ("one.txt", "two.txt")))
     with pytest.raises(SourceError, match=r"two files of '>ID' records; give both, .*\(got 1\)"):
         read_all(READER, PAIR[:1])
@@ -125,7 +130,7 @@ def test_protein__real_files(real_data):
     scan, block = read_all(READER, paths, span_bytes=100_000)
     assert counts_of(scan, block) == (1251, 407, 340, 4.0, 216)
     assert len(scan.spans) > 10
-    assert "a bare '>' ends the file" in scan.notes[1]
+    assert "a '>' without id ends the file" in scan.notes[1]
     lines = [line for line in paths[1].read_text().split("\n") if line and line[0] != ">"]
     want = np.array([line.split() for line in lines], float).astype(np.float32)
     assert np.array_equal(block.rows, want)

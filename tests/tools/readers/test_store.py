@@ -18,9 +18,9 @@ def test_spans__join_to_all_bags(tiny, span_bytes):
     scan = READER.scan([tiny.path], options)
     assert sum(span.n_bags for span in scan.spans) == scan.n_bags == len(tiny.block)
     assert all(a.stop == b.start for a, b in zip(scan.spans, scan.spans[1:], strict=False))
-    found = BagBlock.join([b for span in scan.spans for b in READER.read(span, scan, options)])
-    assert found.bag_ids == tiny.block.bag_ids
-    assert_same(replace(found, bag_ids=None), replace(tiny.block, bag_ids=None))
+    block = BagBlock.join([b for span in scan.spans for b in READER.read(span, scan, options)])
+    assert block.bag_ids == tiny.block.bag_ids
+    assert_same(replace(block, bag_ids=None), replace(tiny.block, bag_ids=None))
     assert scan.label_names == ("sea", "sky", "sun", "tree")
 
 
@@ -48,5 +48,5 @@ def test_store_that_was_replaced__is_refused(tmp_path):
     write_parts(path, made_spec(), [made_block(5)])
     options = SourceOptions()
     scan = READER.scan([path], options)
-    with pytest.raises(SourceError, match=r"a\.zarr holds 5 bags, 7 before"):
+    with pytest.raises(SourceError, match=r"a\.zarr holds 5 bags, but had 7 when it was scanned"):
         list(READER.read(scan.spans[0], replace(scan, n_bags=7), options))

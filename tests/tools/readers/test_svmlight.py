@@ -58,8 +58,8 @@ def test_svmlight__labels_by_name_and_of_rows(tmp_path):
     assert scan.label_names == ("sea", "sky")
     assert block.row_labels.tolist() == [0, 1, -1]
     assert [block.labels_of(bag).tolist() for bag in range(2)] == [[0, 1], []]
-    told = read_text(tmp_path, "sea,sun qid:1 1:1\n", labels=("sun", "sky", "sea"))[1]
-    assert told.label_indices.tolist() == [0, 2]
+    block = read_text(tmp_path, "sea,sun qid:1 1:1\n", labels=("sun", "sky", "sea"))[1]
+    assert block.label_indices.tolist() == [0, 2]
 
 
 def test_svmlight__a_bag_that_returns_is_another_where_bags_are_grouped(tmp_path):
@@ -82,12 +82,12 @@ def corpora(draw):
 def test_svmlight__text_of_any_bags_is_read_back(corpus, base, block_bytes, span_bytes):
     bags, labels = corpus
     lines = []
-    for name, (bag, of) in enumerate(zip(bags, labels, strict=True)):
+    for name, (bag, bag_labels) in enumerate(zip(bags, labels, strict=True)):
         for row in bag.tolist():
             # The first and the last feature always, so that both their numbers are seen.
             kept = [i for i, x in enumerate(row) if x or i in (0, len(row) - 1)]
             pairs = " ".join(f"{i + base}:{row[i]!r}" for i in reversed(kept))
-            lines.append(f"{','.join(map(str, of))} qid:{name} {pairs}")
+            lines.append(f"{','.join(map(str, bag_labels))} qid:{name} {pairs}")
     with scratch() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             text.line_blocks, "__kwdefaults__", {"aligned": False, "block_bytes": block_bytes}
@@ -107,29 +107,29 @@ def test_svmlight__text_of_any_bags_is_read_back(corpus, base, block_bytes, span
 
 
 BROKEN = {
-    "no qid": ("1 qid:1 1:1\n1 2:1\n", r"line 2: no qid after the labels; it says to which bag"),
+    "no qid": ("1 qid:1 1:1\n1 2:1\n", r"line 2: no qid after the labels; qid names the bag"),
     "empty qid": ("1 qid: 1:1\n", r"line 1: no qid after the labels"),
     "cut": (
         "1 qid:1 1:1\n1 qid:1 2\n",
-        r"line 2: '2' is no feature:value \(a row of 1 values, "
+        r"line 2: '2' is not feature:value \(a row of 1 values, "
         r"expected 2\); is the file cut short\?",
     ),
-    "word": ("1 qid:1 1:x\n", r"line 1: '1:x' is no feature:value \(value 2 is 'x'"),
-    "NaN": ("1 qid:1 1:1\n1 qid:2 1:nan\n", r"line 2: '1:nan' is no feature:value .*only finite"),
+    "word": ("1 qid:1 1:x\n", r"line 1: '1:x' is not feature:value \(value 2 is 'x'"),
+    "NaN": ("1 qid:1 1:1\n1 qid:2 1:nan\n", r"line 2: '1:nan' is not feature:value .*only finite"),
     "large": ("1 qid:1 2:1e99\n", r"line 1: feature 2 is 1e\+99, too large for float32"),
-    "fraction": ("1 qid:1 1.5:1\n", r"line 1: feature 1.5 is no number of a feature, 0 to"),
-    "negative": ("1 qid:1 -1:1\n", r"line 1: feature -1 is no number of a feature"),
-    "twice": ("1 qid:1 1:1\n1 qid:1 3:1 3:2\n", r"line 2: feature 3 comes twice in a row"),
+    "fraction": ("1 qid:1 1.5:1\n", r"line 1: feature 1.5 is not an integer from 0 to"),
+    "negative": ("1 qid:1 -1:1\n", r"line 1: feature -1 is not an integer from 0"),
+    "twice": ("1 qid:1 1:1\n1 qid:1 3:1 3:2\n", r"line 2: feature 3 occurs twice in a row"),
     "returns": (
         "1 qid:1 1:1\n1 qid:2 1:1\n1 qid:1 1:1\n",
-        r"line 3: bag '1' comes back; --group brings the rows of a bag together",
+        r"line 3: bag '1' returns after other bags; --group joins the rows of a bag",
     ),
     "labels differ": (
         "1 qid:1 1:1\n1,2 qid:1 1:1\n",
         r"line 2: labels '1,2', but the bag began with '1'; if they are labels of rows, "
-        "--row-label-column labels takes them so",
+        "give --row-label-column labels",
     ),
-    "label twice": ("1 qid:1 1:1\n2,2 qid:2 1:1\n", r"line 2: label 2 comes twice; remove one"),
+    "label twice": ("1 qid:1 1:1\n2,2 qid:2 1:1\n", r"line 2: label 2 occurs twice; remove one"),
     "empty label": (
         "1,,2 qid:1 1:1\n",
         r"line 1: an empty label in '1,,2'; labels are written 3,7",
@@ -155,7 +155,7 @@ def test_svmlight__broken_files_are_refused(tmp_path, case):
         (
             "1 qid:1 1:1\n1,2 qid:1 1:1\n",
             {"row_label_column": "labels"},
-            r"line 2: a row of 2 labels; labels of rows are one each, leave --row-label-column out",
+            r"line 2: a row of 2 labels; a row can have one label, leave --row-label-column out",
         ),
     ],
 )

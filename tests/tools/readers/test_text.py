@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streammiml.bags.block import SparseRows
+from streammiml_tools.convert import convert
 from streammiml_tools.readers import text
 from streammiml_tools.readers.base import SourceError
 from tests.stores import scratch
@@ -31,21 +33,21 @@ def test_line_blocks__spans_join_to_every_line_once(content, span_bytes, block_b
         path = folder / "a.txt"
         path.write_bytes(b"x" * start + content)
         spans = text.byte_spans(path, span_bytes, start)
-        found = [
+        pairs = [
             (offset, line)
             for i, span in enumerate(spans)
             for lines in text.line_blocks(
                 path, span.start, span.stop, aligned=i == 0, block_bytes=block_bytes
             )
-            for offset, line in lines.each()
+            for offset, line in lines.with_offsets()
         ]
     if content.startswith(text.BOM) and start == 0:
         return
     ends = content.split(b"\n")
     want = ends[:-1] if not ends[-1] else ends
-    assert [line for _, line in found] == [line.removesuffix(b"\r") for line in want]
+    assert [line for _, line in pairs] == [line.removesuffix(b"\r") for line in want]
     places = np.cumsum([start, *(len(line) + 1 for line in want)])[: len(want)]
-    assert [offset for offset, _ in found] == places.tolist()
+    assert [offset for offset, _ in pairs] == places.tolist()
 
 
 @pytest.mark.parametrize("suffix", WRITE)
@@ -56,7 +58,7 @@ def test_line_blocks__compressed_files_read_as_plain_ones(tmp_path, suffix):
     assert b"".join(lines.content for lines in text.line_blocks(path)) == raw
     assert text.head(path, 6) == b"line 0"
     assert text.bare_suffix(path) == ".txt"
-    late = [line for lines in text.line_blocks(path, 8, 20) for _, line in lines.each()]
+    late = [line for lines in text.line_blocks(path, 8, 20) for _, line in lines.with_offsets()]
     assert late == [b"line 1", b"line 2"]
 
 
@@ -70,14 +72,14 @@ def test_line_blocks__a_byte_order_mark_is_no_text(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(text.BOM + b"one\ntwo\n")
     (lines,) = text.line_blocks(path)
-    assert list(lines.each()) == [(3, b"one"), (7, b"two")]
+    assert list(lines.with_offsets()) == [(3, b"one"), (7, b"two")]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_open_bytes__a_file_cut_short_is_refused(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"
-    whole = WRITE[suffix](np.random.default_rng(0).bytes(9999))
-    path.write_bytes(whole[:5000])
+    raw = WRITE[suffix](np.random.default_rng(0).bytes(9999))
+    path.write_bytes(raw[:5000])
     with pytest.raises(SourceError, match=r"a\.txt\S+ is damaged or cut short .*; fetch it again"):
         list(text.line_blocks(path))
 
@@ -124,10 +126,10 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
     end=st.sampled_from(["", "\n"]),
 )
 def test_parse_rows__numbers_are_those_of_python(rows, space, plus, end):
-    def said(value):
+    def numeral(value):
         return f"+{value!r}" if plus and value >= 0 and str(value)[0] != "-" else repr(value)
 
-    raw = "\n".join(f",{space}".join(map(said, row)) for row in rows) + end
+    raw = "\n".join(f",{space}".join(map(numeral, row)) for row in rows) + end
     got = text.parse_rows(raw.encode(), len(rows[0]))
     assert got.tobytes() == np.array(rows).tobytes()
 
@@ -155,3 +157,33 @@ def test_narrowed__what_float32_cannot_hold_is_named():
     assert text.narrowed(np.array([[0.1]])).tolist() == [[float(np.float32(0.1))]]
     with pytest.raises(text.RowError, match=r"value 2 is -1e\+300, too large for float32"):
         text.narrowed(np.array([[1.0, -1e300]]))
+
+
+LARGEST = {
+    "csv": "bag,f1,f2,label_a\nx,{0},1,1\n",
+    "quoted.csv": 'bag,f1,f2,label_a\n"x",{0},1,1\n',
+    "jsonl": '{{"id": "x", "instances": [[{0}, 1]], "labels": [0]}}\n',
+    "sparse.jsonl": '{{"instances": [{{"indices": [0, 1], "values": [{0}, 1]}}], "labels": [0]}}\n',
+    "svmlight": "0 qid:1 1:{0} 2:1\n",
+    "arff": "@relation 'x -C 1'\n@attribute y {{0,1}}\n@attribute a numeric\n@attribute b numeric\n"
+    "@data\n1,{0},1\n",
+}
+
+
+@pytest.mark.parametrize("name", LARGEST)
+@pytest.mark.parametrize("number", ["3.4028235e+38", "3.4028234663852886e+38", "-3.4028235E38"])
+def test_largest_float32__is_read_as_text_writes_it(tmp_path, name, number):
+    path = tmp_path / f"a.{name}"
+    path.write_text(LARGEST[name].format(number))
+    store = convert(path, tmp_path / "a.zarr").store
+    rows = store.read(0, 1).rows
+    first = rows.values[0] if isinstance(rows, SparseRows) else rows[0, 0]
+    assert first == np.copysign(np.finfo(np.float32).max, float(number))
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_larger_than_float32__is_refused(tmp_path, name):
+    path = tmp_path / f"a.{name}"
+    path.write_text(LARGEST[name].format("3.4028236e+38"))
+    with pytest.raises(SourceError, match=r"too large for float32|within float32"):
+        convert(path, tmp_path / "a.zarr")

@@ -1,0 +1,33 @@
+"""Progress of a conversion in words."""
+
+import re
+
+from streammiml_tools.convert import progress
+from streammiml_tools.convert.progress import ConvertProgress, ConvertShow, line
+
+
+def far(**changes):
+    fields = {"stage": "store", "bags": 300, "n_bytes": 50 << 20, "total_bytes": 200 << 20}
+    return ConvertProgress(**{**fields, "seconds": 2.0, "bytes_before": 10 << 20, **changes})
+
+
+def test_line__says_share_speed_and_time_left():
+    # 40 MiB in 2 s by this process; 150 MiB are left.
+    assert line(far()) == "store: 25%, 150 bags/s, 21.0 MB/s, 8 s left"
+    assert line(far(n_bytes=10 << 20)).endswith("0 s left")
+
+
+def test_line__of_tasks_has_no_megabytes():
+    assert (
+        line(far(n_bytes=3, total_bytes=12, bytes_before=0)) == "store: 25%, 150 bags/s, 6 s left"
+    )
+
+
+def test_show__prints_lines_where_nobody_watches(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with ConvertShow() as show:
+        show.say("something")
+        show(far())
+    out, err = capsys.readouterr()
+    assert not out
+    assert re.search(r"streammiml: something\nstore: 25%", err)

@@ -1,0 +1,90 @@
+"""Sources: which files a name stands for, and which reader takes them."""
+
+import pytest
+
+from streammiml.errors import StreammimlError
+from streammiml_tools.convert import convert
+from streammiml_tools.convert.plan import work_folder
+from streammiml_tools.readers.base import SourceError, SourceOptions
+from tests.stores import (
+    made_block,
+    plain,
+)
+from tests.tools.source_files import save_npz
+
+
+def test_sources__named_twice_are_refused_whatever_they_are_called(source, tmp_path):
+    again = tmp_path / "again.zarr"
+    again.symlink_to(source)
+    with pytest.raises(
+        SourceError, match=r"again.zarr is named twice, also as .*source.zarr; name"
+    ):
+        convert([source, again], tmp_path / "out.zarr")
+    with pytest.raises(SourceError, match=r"source.zarr is named twice; name it once$"):
+        convert([source, source], tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b"", r"a.jsonl is empty$"),
+        ("a.json", b' \n[{"id": 1}]', r"a.json is one JSON array; convert reads JSON lines: jq -c"),
+        (
+            "images",
+            b"\0\0\x08\x03",
+            r"images is an idx file; python -m streammiml_tools.mnist makes",
+        ),
+    ],
+)
+def test_sources__that_are_known_not_to_be_read__say_what_to_do(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        convert(tmp_path / name, tmp_path / "out.zarr")
+
+
+def test_sources__by_glob_folder_and_format(tmp_path):
+    block = plain(made_block(6))
+    save_npz(tmp_path / "data.npz", block)
+    (tmp_path / "folder").mkdir()
+    save_npz(tmp_path / "folder" / "data.npz", block)
+    (tmp_path / "folder" / "README.md").write_text("words")
+    want = convert(tmp_path / "data.npz", tmp_path / "a.zarr").store.fingerprint
+    for i, named in enumerate(("dat*.npz", "folder", "folder/*.npz")):
+        assert convert(str(tmp_path / named), tmp_path / f"{i}.zarr").store.fingerprint == want
+    (tmp_path / "data.bin").write_bytes((tmp_path / "data.npz").read_bytes())
+    with pytest.raises(
+        SourceError, match=r"data\.bin is of no known format; give --format, one of arff"
+    ):
+        convert(tmp_path / "data.bin", tmp_path / "b.zarr")
+    options = SourceOptions(format="npz")
+    assert convert(tmp_path / "data.bin", tmp_path / "b.zarr", options=options).store.n_bags == 6
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("none.npz", r"none\.npz does not exist"),
+        ("none*.npz", r"none\*\.npz matches no file"),
+        ("empty", r"empty is a folder without files"),
+        ("words", r"words: no file of a known format; known: .*npz"),
+    ],
+)
+def test_sources__that_are_not_there__are_refused(tmp_path, named, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "README.md").write_text("words")
+    with pytest.raises(SourceError, match=message):
+        convert(str(tmp_path / named), tmp_path / "out.zarr")
+    assert not work_folder(str(tmp_path / "out.zarr")).exists()
+
+
+def test_sources__of_two_formats__are_refused(tmp_path, source):
+    save_npz(tmp_path / "data.npz", plain(made_block(3)))
+    with pytest.raises(
+        SourceError, match=r"data\.npz is npz, but .*source\.zarr is store; convert"
+    ):
+        convert([tmp_path / "data.npz", source], tmp_path / "out.zarr")
+    with pytest.raises(StreammimlError, match="no format is called 'xyz'; known:"):
+        convert(source, tmp_path / "out.zarr", options=SourceOptions(format="xyz"))
+    with pytest.raises(SourceError, match="no source was named"):
+        convert([], tmp_path / "out.zarr")

@@ -1,0 +1,170 @@
+"""The verb ``streammiml convert``: options, the dry run, and what is printed."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from streammiml.config import format_size
+from streammiml.errors import StreammimlError
+from streammiml_tools.convert.conversion import Converted, convert
+from streammiml_tools.convert.plan import HELD_SPANS, ConversionPlan, ConvertConfig, new_plan
+from streammiml_tools.convert.progress import ConvertShow
+from streammiml_tools.convert.sources import Sources, find_sources
+from streammiml_tools.readers.base import SourceOptions
+from streammiml_tools.readers.text import twice
+
+LEFT_OUT = {
+    "empty_bags": "bags had no rows and were dropped",
+    "without_label": "bags had none of the labels of --where-label",
+    "beyond_limit": "or more bags came after the limit",
+}
+"""What is printed for each count of bags that were left out."""
+
+
+def convert_verb(
+    *paths: Annotated[str, Parameter(name="SOURCE... STORE", negative="")],
+    workers: int | None = None,
+    scheduler: str | None = None,
+    dry_run: bool = False,
+    json: bool = False,
+    settings: Annotated[ConvertConfig | None, Parameter(name="*", negative_iterable="")] = None,
+    options: Annotated[SourceOptions | None, Parameter(name="*", negative_iterable="")] = None,
+) -> None:
+    """Convert foreign files to a store. The same command again resumes where it was stopped.
+
+    Parameters
+    ----------
+    paths
+        Files, folders, globs or stores of one format, then the store to write (.zarr, .parquet).
+    workers
+        Number of processes that read and write parts.
+    scheduler
+        Address of a running Dask scheduler to use instead. Its workers must see the same files.
+    dry_run
+        Print how the source would be read and which stores would be written; write nothing.
+    json
+        Print one JSON object, for machines.
+    """
+    if len(paths) < 2:
+        raise StreammimlError(
+            "convert needs a source and a store to write: convert SOURCE... STORE"
+        )
+    *sources, store = paths
+    settings, options = settings or ConvertConfig(), with_label_file(options or SourceOptions())
+    if dry_run:
+        files = find_sources(sources, options)
+        plan = new_plan(files, store, settings, options, workers or 1)
+        summary = _dry_summary(plan, files)
+        print(json_format.dumps(summary) if json else "\n".join(_dry_lines(summary)))
+        return
+    with ConvertShow() as show:
+        converted = convert(
+            sources,
+            store,
+            settings,
+            options,
+            workers=workers,
+            scheduler=scheduler,
+            watch=show,
+            say=show.say,
+        )
+    print(json_format.dumps(converted.summary()) if json else "\n".join(_lines(converted)))
+
+
+def with_label_file(options: SourceOptions) -> SourceOptions:
+    """Replace the file name in ``--labels`` by the label names in that file, one name a line."""
+    if options.labels is None:
+        return options
+    if len(options.labels) != 1:
+        raise StreammimlError("--labels takes one file, with one name a line")
+    path = Path(options.labels[0])
+    try:
+        text = path.read_text("utf-8-sig")
+    except OSError as error:
+        raise StreammimlError(f"--labels {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise StreammimlError(f"--labels {path} is not UTF-8; convert it to UTF-8") from None
+    names = [line.strip() for line in text.splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if "" in names:
+        raise StreammimlError(f"--labels {path}, line {names.index('') + 1} is empty")
+    if not names:
+        raise StreammimlError(f"--labels {path} is empty; write one label name a line")
+    repeated = twice(names)
+    if repeated is not None:
+        raise StreammimlError(f"--labels {path} names {repeated!r} twice")
+    return replace(options, labels=tuple(names))
+
+
+def _dry_summary(plan: ConversionPlan, files: Sources) -> dict[str, Any]:
+    scan, spec = plan.scan, plan.spec
+    return {
+        "format": files.reader.name,
+        "files": [str(path) for path in files.paths],
+        "left_out": list(files.left_out),
+        "notes": list(scan.notes),
+        "n_bags": scan.n_bags,
+        "n_rows": scan.n_rows,
+        "n_features": scan.n_features,
+        "n_labels": spec.labels_known,
+        "label_names": None if scan.label_names is None else list(scan.label_names),
+        "row_labels": scan.row_labels,
+        "bag_ids": scan.bag_ids,
+        "dtype": spec.dtype,
+        "sparse": spec.sparse,
+        "codec": spec.resolved_codec,
+        "spans": len(scan.spans),
+        "span_bytes": max(span.n_bytes for span in scan.spans),
+        "source_bytes": sum(span.n_bytes for span in scan.spans),
+        "held_bytes": HELD_SPANS * plan.options.span_bytes + scan.holds_bytes,
+        "held_whole_bytes": scan.holds_bytes,
+        "stores": [target.destination for target in plan.targets],
+    }
+
+
+def _dry_lines(summary: dict[str, Any]) -> Iterator[str]:
+    files = summary["files"]
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    yield f"{'source':<14} {summary['format']}: {', '.join(files[:3])}{more}"
+    for note in summary["notes"]:
+        yield f"{'understood':<14} {note}"
+    for path in summary["left_out"][:10]:
+        yield f"{'skipped':<14} {path}: no reader knows its format"
+    for name in ("n_bags", "n_rows", "n_features", "n_labels"):
+        value = summary[name]
+        shown = "counted while converting" if value is None else f"{value:,}"
+        yield f"{name.replace('_', ' '):<14} {shown}"
+    kind = "sparse" if summary["sparse"] else "dense"
+    yield f"{'rows':<14} {kind} {summary['dtype']}, codec {summary['codec']}"
+    extra = [name for name in ("row_labels", "bag_ids") if summary[name]]
+    yield f"{'with':<14} {', '.join(extra).replace('_', ' ') or 'neither row labels nor bag ids'}"
+    spans, largest = summary["spans"], format_size(summary["span_bytes"])
+    yield f"{'read in':<14} {spans:,} spans of up to {largest}"
+    loaded = summary["held_whole_bytes"]
+    detail = f", {format_size(loaded)} of it to load the source as a whole" if loaded else ""
+    yield f"{'memory':<14} up to {format_size(summary['held_bytes'])} a process{detail}"
+    for store in summary["stores"]:
+        yield f"{'would make':<14} {store}"
+
+
+def _lines(converted: Converted) -> Iterator[str]:
+    summary = converted.summary()
+    for store in summary["stores"]:
+        yield (
+            f"{store['path']}: {store['n_bags']:,} bags, {store['n_rows']:,} rows of "
+            f"{store['n_features']:,} features, {store['n_labels']:,} labels; "
+            f"{store['labels_per_bag']:.3f} labels and {store['rows_per_bag']:.3f} rows per bag"
+        )
+        kind = f"sparse {store['dtype']}" if store["sparse"] else store["dtype"]
+        yield f"  {kind}, {format_size(store['bytes'])}, fingerprint {store['fingerprint']}"
+    for name, words in LEFT_OUT.items():
+        if summary["left_out"][name]:
+            yield f"{summary['left_out'][name]:,} {words}"
+    yield f"{converted.seconds:.1f} s"

@@ -1,0 +1,1 @@
+"""Corpora for demos, tests and benchmarks: planted, of pictures, of documents."""
