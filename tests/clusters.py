@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from ipaddress import ip_address
+
+import psutil
 
 
 @contextmanager
 def outside_cluster(n_workers):
-    """The address of a scheduler, and its workers; each a process that we did not fork from."""
+    """The address of a scheduler, and its workers, none of them forked from this process."""
     with outside_processes(n_workers) as (address, _, workers):
         yield address, workers
 
@@ -32,13 +35,13 @@ def outside_processes(n_workers, *options, dashboard=True, **environment):
     started = [head]
     try:
         for line in head.stderr:
-            found = re.search(r"Scheduler at:\s+(tcp://\S+)", line)
-            if found:
+            match = re.search(r"Scheduler at:\s+(tcp://\S+)", line)
+            if match:
                 break
-        words = [*dask, "worker", found[1], "--nthreads", "1", "--no-dashboard", "--no-nanny"]
+        words = [*dask, "worker", match[1], "--nthreads", "1", "--no-dashboard", "--no-nanny"]
         quiet |= {"stderr": subprocess.DEVNULL, "env": {**os.environ, **environment}}
         started += [subprocess.Popen([*words, *options], **quiet) for _ in range(n_workers)]
-        yield found[1], head, started[1:]
+        yield match[1], head, started[1:]
     finally:
         for process in started:
             process.kill()
@@ -47,8 +50,8 @@ def outside_processes(n_workers, *options, dashboard=True, **environment):
 
 
 @contextmanager
-def answering(said):
-    """The port of something that says so much to whoever connects, and no more."""
+def answering(answer):
+    """The port of a server that sends ``answer`` to each client, and nothing else."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         heard = []
 
@@ -56,12 +59,27 @@ def answering(said):
             while True:
                 try:
                     heard.append(server.accept()[0])
-                    heard[-1].sendall(said)
+                    heard[-1].sendall(answer)
                 except OSError:
                     return
 
         threading.Thread(target=listen, daemon=True).start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
-    for each in heard:
-        each.close()
+    for connection in heard:
+        connection.close()
+
+
+def listening_addresses():
+    """(IP address, port) of every TCP socket on which this process or one it started listens."""
+    own = psutil.Process()
+    sockets = [
+        socket_of
+        for process in (own, *own.children(recursive=True))
+        for socket_of in process.net_connections("tcp")
+    ]
+    return [
+        (ip_address(socket_of.laddr.ip), socket_of.laddr.port)
+        for socket_of in sockets
+        if socket_of.status == psutil.CONN_LISTEN
+    ]

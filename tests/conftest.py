@@ -1,8 +1,10 @@
 """How tests start: signals, bytecode, Hypothesis profiles, and a tiny store in each backend."""
 
+import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +20,11 @@ settings.register_profile(
 )
 settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=QUIET)
 settings.load_profile("ci" if os.environ.get("STREAMMIML_THOROUGH") else "quick")
+
+
+ALARM_FILE = pytest.StashKey()
+# No test takes longer than this on any machine that we know of.
+HANGING_SECONDS = 1200
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +47,24 @@ def pytest_configure(config: pytest.Config) -> None:
             sys.dont_write_bytecode = False
             os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
             os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # The alarm of a test that hangs prints every thread's stack, then ends the process.
+    stderr = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
+    config.stash[ALARM_FILE] = stderr
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGALRM, file=stderr, chain=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """End the process if a test hangs, instead of waiting for ever.
+
+    pytest's own faulthandler_timeout starts a thread for each test; a timer needs none.
+    """
+    signal.setitimer(signal.ITIMER_REAL, HANGING_SECONDS)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture(params=BACKENDS)

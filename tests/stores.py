@@ -15,11 +15,11 @@ from unittest import mock
 
 import numpy as np
 
-from streammiml.bags import appending, assembly, parquet_rows, zarr_writing
+from streammiml.bags import array_writer, parquet_parts, parquet_write, zarr_parts, zarr_write
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.store import BagStore
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
 
 BACKENDS = ("zarr", "parquet")
@@ -77,10 +77,11 @@ def sizes(
     """Cut everything small, so that a few bags fill several chunks, shards, groups and pages."""
     with ExitStack() as stack:
         for module, name, value in (
-            (assembly, "INDEX_CHUNK", index_chunk),
-            (zarr_writing, "SHARD_BYTES", shard),
-            (parquet_rows, "GROUP_BYTES", group),
-            (appending, "PAGE_RECORDS", page),
+            (zarr_parts, "INDEX_CHUNK", index_chunk),
+            (parquet_parts, "INDEX_CHUNK", index_chunk),
+            (zarr_write, "SHARD_BYTES", shard),
+            (parquet_write, "GROUP_BYTES", group),
+            (array_writer, "PAGE_RECORDS", page),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
         yield
@@ -95,14 +96,14 @@ def sparse(dense: np.ndarray, kept: np.ndarray | None = None) -> SparseRows:
 
 def made_spec(**changes) -> StoreSpec:
     """What :func:`made_block` fits into."""
-    said = {
+    fields = {
         "n_features": 3,
         "label_names": ("sea", "sky", "sun", "tree"),
         "feature_names": ("r", "g", "b"),
         "row_labels": True,
         "bag_ids": True,
     }
-    return StoreSpec(**{**said, **changes})
+    return StoreSpec(**{**fields, **changes})
 
 
 def made_block(
@@ -121,7 +122,7 @@ def made_block(
     return BagBlock(
         from_sizes(counts),
         rows,
-        from_sizes([len(of) for of in per_bag]),
+        from_sizes([len(own) for own in per_bag]),
         np.concatenate(per_bag).astype(np.int32),
         rng.integers(-1, 4, len(rows)).astype(np.int32),
         [f"bag-{i:04d}" for i in range(n_bags)],
@@ -151,14 +152,14 @@ def write_store(path: Path, block: BagBlock, **changes) -> BagStore:
     """A finished store of one block, described by what the block has."""
     rows = block.rows
     values = rows.values if isinstance(rows, SparseRows) else rows
-    said = {
+    fields = {
         "n_features": block.n_features,
         "dtype": values.dtype.name,
         "sparse": isinstance(rows, SparseRows),
         "row_labels": block.row_labels is not None,
         "bag_ids": block.bag_ids is not None,
     }
-    return write_parts(path, StoreSpec(**{**said, **changes}), [block])
+    return write_parts(path, StoreSpec(**{**fields, **changes}), [block])
 
 
 def assert_equal(got: np.ndarray, want: np.ndarray, what: str) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.layout import CODECS, ROW_DTYPES
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.validate import StoreSpec
 from tests.stores import sparse
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -77,8 +77,8 @@ def blocks(draw, *, ids: bool | None = None, min_bags: int = 1, dtype: str | Non
     return BagBlock(
         from_sizes(counts),
         rows,
-        from_sizes([len(of) for of in labels]),
-        np.array([i for of in labels for i in sorted(of)], np.int32),
+        from_sizes([len(own) for own in labels]),
+        np.array([i for own in labels for i in sorted(own)], np.int32),
         row_labels,
         bag_ids,
     )
@@ -89,8 +89,8 @@ def corpora(draw, **fixed):
     """Blocks with a codec, a chunk size, and cuts into parts, of which some may be empty."""
     block = draw(blocks(**fixed))
     is_sparse = not isinstance(block.rows, np.ndarray)
-    found = [block.label_indices] + ([] if block.row_labels is None else [block.row_labels])
-    top = int(max(array.max(initial=-1) for array in found))
+    label_arrays = [block.label_indices] + ([] if block.row_labels is None else [block.row_labels])
+    top = int(max(array.max(initial=-1) for array in label_arrays))
     spec = StoreSpec(
         n_features=block.n_features,
         dtype=(block.rows.values if is_sparse else block.rows).dtype.name,

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # A shell without job control lets what it starts so ignore SIGINT; the trap adds SIGTERM.
 DEAF = ["sh", "-c", "trap '' TERM; \"$@\" & wait $!", "sh", sys.executable]
-TRAINER, FAULTS = "tests/learn/test_trainer.py", "tests/faults/test_training.py"
+TRAINER, FAULTS = "tests/learn/test_train.py", "tests/faults/test_training.py"
 FOLDS = "test_signal__while_folds_are_tried_stops_the_run_and_it_can_be_begun_again"
 
 

@@ -54,18 +54,18 @@ def examples_of(name):
         if (error.name or "").startswith("streammiml"):
             raise
         pytest.skip(f"{name} needs {error.name}")
-    found = doctest.DocTestFinder(exclude_empty=True).find(module, name, extraglobs={"sm": sm})
-    return [test for test in found if test.examples]
+    tests = doctest.DocTestFinder(exclude_empty=True).find(module, name, extraglobs={"sm": sm})
+    return [test for test in tests if test.examples]
 
 
 @pytest.mark.parametrize("name", ["streammiml", *MODULES])
 def test_examples__do_what_they_say(name, folder, monkeypatch):
     monkeypatch.chdir(folder)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-    said = []
+    failures = []
     for test in examples_of(name):
-        doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
-    assert not said, "".join(said)
+        doctest.DocTestRunner(optionflags=flags).run(test, out=failures.append)
+    assert not failures, "".join(failures)
 
 
 def test_examples__every_public_name_has_one():

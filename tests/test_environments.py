@@ -132,7 +132,12 @@ def test_commands__compile_in_memory_where_nothing_can_be_kept_and_say_so(folder
     words = ["train", folder / "x.zarr", "again", "--epochs", "2", "--shared-dim", "8"]
     done = streammiml(*words, cwd=tmp_path, without=without, **home)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(b"cannot be kept, for lack of a folder: NUMBA_CACHE_DIR=FOLDER") == 1
+    assert (
+        done.stderr.count(
+            b"cannot be cached, as no folder can be written: set NUMBA_CACHE_DIR=FOLDER"
+        )
+        == 1
+    )
     models = [path / "model.safetensors" for path in (tmp_path / "again", folder / "run")]
     assert models[0].read_bytes() == models[1].read_bytes()
     done = streammiml("evaluate", "again", folder / "x.zarr", "--json", cwd=tmp_path, **home)
@@ -144,9 +149,9 @@ def test_train__announces_compiling_and_shows_a_pace_without_it(folder, tmp_path
     words = ["train", folder / "x.zarr", "new", "--epochs", "40"]
     done = streammiml(*words, cwd=tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "kernels"))
     assert done.returncode == 0, done.stderr
-    told = done.stderr.decode().splitlines()
-    assert sum("compiling kernels for this processor" in line for line in told) == 1
-    assert "compiling" in told[-1]
+    lines = done.stderr.decode().splitlines()
+    assert sum("compiling kernels for this processor" in line for line in lines) == 1
+    assert "compiling" in lines[-1]
     line = json.loads((tmp_path / "new" / "history.jsonl").read_text().splitlines()[0])
     assert line["time"]["compiling"] > 1
     # The pace with compiling would be a handful of steps a second.

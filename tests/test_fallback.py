@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import streammiml as sm
-from streammiml.verbs.machine import lacking
+from streammiml.verbs.machine import missing_fast_paths
 from streammiml.verbs.main import run
 from tests.planted import planted
 from tests.stores import write_store
@@ -50,18 +50,18 @@ def folder(tmp_path):
 
 
 def test_lacking__says_what_was_switched_off(monkeypatch):
-    before = lacking()
+    before = missing_fast_paths()
     monkeypatch.setenv("STREAMMIML_DIRECT", "0")
-    assert [line for line in lacking() if line not in before] in (
-        ["no reads past the page cache (O_DIRECT): stores larger than memory are read plainly"],
+    assert [line for line in missing_fast_paths() if line not in before] in (
+        ["no reads that bypass the page cache (O_DIRECT): large stores are read through it"],
         [],
     )
-    assert any("O_DIRECT" in line for line in lacking())
+    assert any("O_DIRECT" in line for line in missing_fast_paths())
 
 
 def test_train__without_direct_reads_says_so_and_gives_the_same_bytes(folder):
     done = streammiml("train", "x.zarr", "plain", *SETTINGS, cwd=folder, STREAMMIML_DIRECT="0")
-    assert "streammiml: no reads past the page cache (O_DIRECT)" in done.stderr
+    assert "streammiml: no reads that bypass the page cache (O_DIRECT)" in done.stderr
     fast = streammiml("train", "x.zarr", "fast", *SETTINGS, cwd=folder, STREAMMIML_DIRECT="always")
     assert "O_DIRECT" not in fast.stderr or sys.platform != "linux"
     one, two = ((folder / name / "model.safetensors").read_bytes() for name in ("plain", "fast"))
@@ -74,7 +74,7 @@ def test_everything__works_on_the_plainest_processor_and_says_so(folder):
     plain = NOTHING | {"NUMBA_CACHE_DIR": str(folder / "compiled")}
     done = streammiml("train", "x.zarr", "plain", *SETTINGS, cwd=folder, **plain)
     assert "streammiml: no wide vectors (AVX2, VPCLMULQDQ)" in done.stderr
-    assert "streammiml: no reads past the page cache (O_DIRECT)" in done.stderr
+    assert "streammiml: no reads that bypass the page cache (O_DIRECT)" in done.stderr
     assert run(["train", str(folder / "x.zarr"), str(folder / "fast"), *SETTINGS]) == 0
     # Multiplying and adding in one step rounds once less: weights agree, but not to the bit.
     models = [sm.load_model(folder / name) for name in ("plain", "fast")]

@@ -26,10 +26,10 @@ def requirements():
 
 def numbers(text):
     """(2, 9) of ``2.9.post0``; zeros at the end do not count."""
-    found = [int(part) for part in re.match(r"[0-9.]+", text)[0].strip(".").split(".")]
-    while found and not found[-1]:
-        found.pop()
-    return tuple(found)
+    parts = [int(part) for part in re.match(r"[0-9.]+", text)[0].strip(".").split(".")]
+    while parts and not parts[-1]:
+        parts.pop()
+    return tuple(parts)
 
 
 @pytest.mark.parametrize("requirement", requirements())

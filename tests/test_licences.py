@@ -17,29 +17,27 @@ PERMISSIVE |= {"Apache Software License", "BSD", "BSD License", "MIT License"}
 
 def licences_of(facts):
     """Every licence that the metadata of a package names: its expression, else older fields."""
-    expression = facts.get("License-Expression")
-    if expression is not None:
-        return set(re.split(r" AND | OR |[()]", expression)) - {""}
-    text = facts.get("License") or ""
+    # Older packages have an expression, or a name, in the field that others fill with a whole text.
+    text = facts.get("License-Expression") or facts.get("License") or ""
     if text and len(text) < 60:
-        return {text}
+        return set(re.split(r" AND | OR |[()]", text)) - {""}
     classifiers = facts.get_all("Classifier") or []
-    return {each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License ::")}
+    return {line.rpartition(" :: ")[2] for line in classifiers if line.startswith("License ::")}
 
 
 def unnamed(name, licences, section):
     """Licences of a package that are neither permissive nor beside its name in the section."""
     lines = section.replace("\n", " ").split(";")
     beside = " ".join(line for line in lines if f"`{name}`" in line)
-    return {each for each in licences if each not in PERMISSIVE and each not in beside}
+    return {licence for licence in licences if licence not in PERMISSIVE and licence not in beside}
 
 
 @pytest.mark.parametrize("requirement", DEPENDENCIES)
 def test_licences__of_every_dependency_are_permissive_or_named_in_the_readme(requirement):
     name = re.match(r"[\w.-]+", requirement)[0]
-    found = licences_of(metadata(name))
-    assert found, f"the metadata of {name} names no licence"
-    assert not unnamed(name, found, SECTION), f"README's Licence section must name {name}"
+    licences = licences_of(metadata(name))
+    assert licences, f"the metadata of {name} names no licence"
+    assert not unnamed(name, licences, SECTION), f"README's Licence section must name {name}"
 
 
 def test_licences__one_that_is_not_permissive_must_stand_beside_its_package():

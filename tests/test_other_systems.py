@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import streammiml
-from streammiml import jit
+from streammiml._base import compiled
 
 ROOT = Path(__file__).parent.parent
 OTHER_SYSTEM = Path(__file__).parent / "other_system"
@@ -46,7 +46,7 @@ def write_table(path):
             labels = sorted(rng.choice(4, rng.integers(1, 3), replace=False).tolist())
             for label in [*labels, None, None]:
                 row = rng.normal(size=30) + 4 * (np.arange(30) == label)
-                names = ";".join(f"label {each}" for each in labels)
+                names = ";".join(f"label {number}" for number in labels)
                 print(bag, *(f"{value:.3f}" for value in row), names, sep=",", file=table)
 
 
@@ -80,10 +80,10 @@ def kernels(tmp_path):
 
     Numba does not know that these depend on what the system has, and would take them as they are.
     """
-    if jit.CACHE is None:
+    if compiled.CACHE is None:
         pytest.skip("kernels cannot be kept here")
     where = tmp_path / "kernels"
-    shutil.copytree(jit.CACHE, where / "streammiml" / jit.CACHE.name, ignore=not_wanted)
+    shutil.copytree(compiled.CACHE, where / "streammiml" / compiled.CACHE.name, ignore=not_wanted)
     return {"NUMBA_CACHE_DIR": str(where)}
 
 
@@ -102,17 +102,17 @@ def check_same(here, folder):
 
 
 def test_macos__gives_the_same_bytes(here, kernels, tmp_path):
-    found, told = journey(tmp_path, lacks=MACOS, **kernels)
-    assert found == ["preadv", "sigmask"]
-    assert "no reads past the page cache (O_DIRECT)" in told
+    available, log = journey(tmp_path, lacks=MACOS, **kernels)
+    assert available == ["preadv", "sigmask"]
+    assert "no reads that bypass the page cache (O_DIRECT)" in log
     check_same(here, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("lacks", "left"), [(MACOS, ["preadv", "sigmask"]), (LEAST, [])])
 def test_macos__gives_the_same_figures_with_workers(here, kernels, tmp_path, lacks, left):
-    found, _ = journey(tmp_path, "--workers", lacks=lacks, **kernels)
-    assert found == left
+    available, _ = journey(tmp_path, "--workers", lacks=lacks, **kernels)
+    assert available == left
     check_same(here, tmp_path)
     assert (tmp_path / "workers.json").read_bytes() == here["threads.json"]
 
@@ -160,6 +160,6 @@ except ValueError as error:
 """
     done = python("-c", code, cwd=tmp_path, lacks=WINDOWS, system="win32")
     assert done.returncode == 0, done.stderr
-    refused, said = done.stdout.splitlines()
+    refused, reason = done.stdout.splitlines()
     assert set(refused.split()) == set(streammiml.__all__) - {"StreammimlError"}
-    assert said.startswith("Windows is not supported")
+    assert reason.startswith("Windows is not supported")

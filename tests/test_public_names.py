@@ -10,8 +10,8 @@ import streammiml
 
 @pytest.mark.parametrize("name", streammiml.__all__)
 def test_public_names__each_loads_and_has_its_own_name(name):
-    found = getattr(streammiml, name)
-    assert getattr(found, "__name__", name) == name
+    value = getattr(streammiml, name)
+    assert getattr(value, "__name__", name) == name
 
 
 def test_public_names__listed_once_and_nothing_else_is_offered():

@@ -15,13 +15,13 @@ def blocks():
     return re.findall(r"```(console|python)\n(.*?)```", README, re.S)
 
 
-def told(text):
+def commands_in(text):
     lines = [line for line in text.splitlines() if line.startswith("$ ")]
     return [shlex.split(line[2:]) for line in lines]
 
 
 def commands():
-    return [words for kind, text in blocks() if kind == "console" for words in told(text)]
+    return [words for kind, text in blocks() if kind == "console" for words in commands_in(text)]
 
 
 def runnable(words):
@@ -44,7 +44,9 @@ def test_readme__opens_with_the_two_commands():
 def test_readme__its_examples_and_commands_run_in_order(tmp_path):
     ran = []
     for kind, text in blocks():
-        lines = [[sys.executable, "-c", text]] if kind == "python" else map(runnable, told(text))
+        lines = (
+            [[sys.executable, "-c", text]] if kind == "python" else map(runnable, commands_in(text))
+        )
         for line in filter(None, lines):
             done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}: {done.stderr}"

@@ -96,17 +96,17 @@ def test_wheel__the_demo_runs_where_there_is_nothing_else(built, tmp_path):
     # No repository around, no kernels compiled before, no home to write to but this.
     home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     (tmp_path / "empty").mkdir()
-    said = call([programs / "streammiml", "demo"], tmp_path / "empty", **home)
+    output = call([programs / "streammiml", "demo"], tmp_path / "empty", **home)
     page = tmp_path / "empty" / "streammiml-demo" / "report.html"
-    assert page.as_uri() in said
+    assert page.as_uri() in output
     assert page.stat().st_size > 50_000
-    losses = re.search(r"^ranking loss +([0-9.]+) +([0-9.]+) +([0-9.]+)$", said, re.M)
+    losses = re.search(r"^ranking loss +([0-9.]+) +([0-9.]+) +([0-9.]+)$", output, re.M)
     ours, *others = map(float, losses.groups())
     assert ours < min(others)
-    found = call(
+    module_file = call(
         [programs / "python", "-c", "import streammiml; print(streammiml.__file__)"],
         tmp_path / "empty",
     )
-    assert Path(found.strip()).is_relative_to(tmp_path / "env")
-    took = re.search(r"all of it took (\d+) s", said)
+    assert Path(module_file.strip()).is_relative_to(tmp_path / "env")
+    took = re.search(r"all of it took (\d+) s", output)
     print(f"demo after a clean install: {took[1]} s", file=sys.stderr)

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from streammiml.bags.block_facts import digests_of
-from streammiml_tools.conversion import ConvertConfig
+from streammiml.bags.fingerprint import digests_of
 from streammiml_tools.convert import convert
+from streammiml_tools.convert.plan import ConvertConfig
 from streammiml_tools.readers import READERS, reader_of
 from streammiml_tools.readers.base import SourceOptions
 from tests.faults.killing import ROOT, _in_child, _kill_at

@@ -24,8 +24,8 @@ import pyarrow.parquet  # noqa: F401
 import zarr  # noqa: F401
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.block_facts import digests_of
-from streammiml.bags.checks import StoreSpec
+from streammiml.bags.fingerprint import digests_of
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
 from tests.stores import as_sparse, made_block, made_spec, sizes
 
@@ -166,8 +166,8 @@ class Killer:
         joined: list[int] | None = None,
     ) -> bool:
         """Write a store; die at the n-th change, or after seconds. Whether it was killed."""
-        said = {"order": list(range(N_PARTS)) if order is None else order, "joined": joined or []}
-        answer = self._ask(what="write", path=str(path), kind=kind, at=at, after=after, **said)
+        parts = {"order": list(range(N_PARTS)) if order is None else order, "joined": joined or []}
+        answer = self._ask(what="write", path=str(path), kind=kind, at=at, after=after, **parts)
         status = int(answer["status"])
         assert status in (0, -signal.SIGKILL), f"the writer failed with {status}"
         return status != 0

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from streammiml.bags.store import open_store
-from streammiml.measure import parts
+from streammiml.measure import output_plan
 from streammiml.measure.predict import predict
-from streammiml.measure.scored import opened
-from streammiml.scoring import Scorer
+from streammiml.measure.scoring import open_model_and_store
+from streammiml.scorer import Scorer
 from tests.faults.killing import _in_child, _kill_at
 
 
@@ -29,9 +29,9 @@ def run(order):
 
 
 def serve(model, store):
-    ready, bags = opened(model, open_store(store))
+    ready, bags = open_model_and_store(model, open_store(store))
     Scorer(ready).scores(bags.read(0, 2))
-    parts.LEAST_PART_BYTES, parts.N_PARTS, parts.GROUP_BYTES = 1, 3, 2000
+    output_plan.LEAST_PART_BYTES, output_plan.N_PARTS, output_plan.GROUP_BYTES = 1, 3, 2000
     for line in sys.stdin:
         order = json.loads(line)
         pid = _in_child(partial(run, {"model": model, "store": store, **order}))

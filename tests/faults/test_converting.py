@@ -4,6 +4,8 @@ The destination is absent or complete; the same command again goes on, and comes
 undisturbed run byte for byte, with or without splitting, shuffling and grouping.
 """
 
+import errno
+import io
 import json
 import os
 import re
@@ -21,12 +23,13 @@ import pytest
 import streammiml as sm
 from streammiml.bags.block import BagBlock
 from streammiml.errors import StoreError, StreammimlError
-from streammiml_tools.conversion import ConvertConfig, work_folder
 from streammiml_tools.convert import convert
+from streammiml_tools.convert.plan import ConvertConfig, work_folder
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from tests.faults.converting_child import Converter, options
+from tests.small_disks import resize, small_disk
 from tests.stores import content, file_limit, made_block, plain, scratch, sizes
-from tests.tools.corpora import save_npy, save_npz
+from tests.tools.source_files import save_npy, save_npz
 
 ROOT = Path(__file__).parents[2]
 WAYS = {
@@ -173,14 +176,17 @@ def test_source_cut_short_between_two_runs__is_refused(tmp_path):
     source = save_npy(tmp_path / "source", plain(made_block(24)))
     stopped(source, tmp_path / "x.zarr")
     rows = source / "instances.npy"
-    whole = rows.read_bytes()
-    rows.write_bytes(whole[:-8])
+    uncut = rows.read_bytes()
+    rows.write_bytes(uncut[:-8])
     # Whether the file is looked at first or the plan: either says what is wrong.
-    with pytest.raises(StreammimlError, match=r"instances\.npy has [\d,]+ bytes, [\d,]+ before"):
+    with pytest.raises(
+        StreammimlError, match=r"instances\.npy has changed from [\d,]+ to [\d,]+ bytes"
+    ):
         convert(source, tmp_path / "x.zarr", options=options())
     assert not (tmp_path / "x.zarr").exists()
-    rows.write_bytes(whole)
-    with pytest.raises(StoreError, match=r"instances\.npy was written to again since it was begun"):
+    rows.write_bytes(uncut)
+    message = r"instances\.npy was written again since the conversion began"
+    with pytest.raises(StoreError, match=message):
         convert(source, tmp_path / "x.zarr", options=options())
     shutil.rmtree(work_folder(str(tmp_path / "x.zarr")))
     assert convert(source, tmp_path / "x.zarr", options=options()).store.n_bags == 24
@@ -193,7 +199,7 @@ def test_source_cut_short_while_it_is_read__is_an_error(tmp_path):
         with (source / "instances.npy").open("r+b") as file:
             file.truncate(200)
 
-    with pytest.raises(SourceError, match=r"instances\.npy is (shorter than|cut short or lies)"):
+    with pytest.raises(SourceError, match=r"instances\.npy is (shorter than|cut short or damaged)"):
         convert(source, tmp_path / "x.zarr", options=options(), watch=cut)
     assert not (tmp_path / "x.zarr").exists()
 
@@ -201,26 +207,123 @@ def test_source_cut_short_while_it_is_read__is_an_error(tmp_path):
 # The disk.
 
 
-@pytest.mark.parametrize(
-    ("backend", "way"), [("zarr", "plain"), ("parquet", "shuffled split"), ("zarr", "grouped")]
+FULL = re.compile(
+    r"\.(zarr|parquet) cannot be written: (File too large|No space left on device) "
+    r"\(about [\d,]+ bytes needed, [\d,]+ bytes free\); finished parts are kept, run again to "
+    r"go on$"
+    r"|\.(zarr|parquet) needs [\d,]+ bytes, [\d,]+ are free; make room, or write elsewhere$"
 )
+FULL_WAYS = [
+    ("zarr", "plain"),
+    ("parquet", "shuffled split"),
+    ("zarr", "grouped"),
+    ("zarr", "stratified"),
+]
+
+
+def is_full(source, path, settings, group) -> bool:
+    """Convert; whether the disk was full, and that was told in one line."""
+    try:
+        convert(source, path, settings, options(group=group))
+    except StreammimlError as error:
+        assert FULL.search(str(error)), str(error)  # noqa: PT017
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("backend", "way"), FULL_WAYS)
 def test_full_disk__is_told_and_gone_on_from(converter, source, apart, backend, way):
     settings, group = WAYS[way]
-    found = apart if group else source
-    want, _ = undisturbed(converter, found, backend, settings, group)
-    full = r"cannot be written: .*File too large|is too large|cannot be written"
+    source_path = apart if group else source
+    want, _ = undisturbed(converter, source_path, backend, settings, group)
     hits = 0
-    for size in (100, 900, 4000):
+    for size in (40, 100, 300, 900, 4000):
         with scratch() as folder:
             path = folder / f"x.{backend}"
             with file_limit(size):
-                try:
-                    convert(found, path, settings, options(group=group))
-                except StreammimlError as error:
-                    hits += 1
-                    assert re.search(full, str(error))  # noqa: PT017
-            finish(found, path, settings, group, want)
+                hits += is_full(source_path, path, settings, group)
+            finish(source_path, path, settings, group, want)
+    assert hits >= 3
+
+
+@pytest.mark.parametrize(("backend", "way"), FULL_WAYS)
+@pytest.mark.parametrize(
+    "sizes_kb", [(12, 48, 100), pytest.param(range(4, 200, 4), marks=pytest.mark.slow)]
+)
+def test_full_file_system__is_told_and_gone_on_from(
+    converter, source, apart, backend, way, sizes_kb
+):
+    settings, group = WAYS[way]
+    source_path = apart if group else source
+    want, _ = undisturbed(converter, source_path, backend, settings, group)
+    hits = 0
+    for size in sizes_kb:
+        with small_disk(f"{size}k") as folder:
+            path = folder / f"x.{backend}"
+            hits += is_full(source_path, path, settings, group)
+            resize(folder, "4m")
+            finish(source_path, path, settings, group, want)
     assert hits >= 2
+
+
+@pytest.mark.parametrize(
+    ("way", "inside"),
+    [
+        ("plain", "plan.json"),
+        ("plain", "facts-store"),
+        ("plain", "facts-store/"),
+        ("plain", "names"),
+        ("split", "names/"),
+        ("stratified", "survey"),
+        ("stratified", "survey/"),
+        ("shuffled", "runs-spill"),
+        ("shuffled", "runs-spill/"),
+        ("shuffled", "facts-spill/"),
+        ("grouped", "runs-group"),
+    ],
+)
+def test_full_disk__is_told_by_every_write(
+    converter, source, apart, way, inside, monkeypatch, tmp_path
+):
+    """The disk is full where one file, or any file of a folder, is about to be made."""
+    settings, group = WAYS[way]
+    source_path = apart if group else source
+    want, _ = undisturbed(converter, source_path, "zarr", settings, group)
+    path = tmp_path / "x.zarr"
+    at = f"{work_folder(str(path))}/{inside}"
+    full = [True]
+
+    def failing(call):
+        always = call is os.mkdir
+
+        def wrapped(name, *args, **kwargs):
+            text = name if isinstance(name, int) else os.fspath(name)
+            makes = always or "w" in str(kwargs.get("mode", args[:1]))
+            inner = str(text).startswith(at) if at.endswith(("/", "json")) else text == at
+            if full and makes and inner:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return call(name, *args, **kwargs)
+
+        return wrapped
+
+    monkeypatch.setattr(io, "open", failing(io.open))
+    monkeypatch.setattr(os, "mkdir", failing(os.mkdir))
+    assert is_full(source_path, path, settings, group)
+    full.clear()
+    finish(source_path, path, settings, group, want)
+
+
+def test_full_disk__says_about_how_much_is_needed(tmp_path):
+    block = plain(made_block(24))
+    source = save_npy(tmp_path / "source", block)
+    needed = block.rows.astype(np.float32).nbytes
+    for settings, copies in ((ConvertConfig(), 1), (ConvertConfig(shuffle=True), 2)):
+        path = tmp_path / f"{copies}.zarr"
+        with (
+            file_limit(1500),
+            pytest.raises(StoreError, match=rf"about {copies * needed:,} bytes needed, [\d,]+ byt"),
+        ):
+            convert(source, path, settings, options())
 
 
 # Far larger than memory.
@@ -228,7 +331,7 @@ def test_full_disk__is_told_and_gone_on_from(converter, source, apart, backend, 
 LARGE = """
 import sys
 from streammiml_tools.convert import convert
-from streammiml_tools.conversion import ConvertConfig
+from streammiml_tools.convert.plan import ConvertConfig
 settings = ConvertConfig(memory="256MiB")
 convert(sys.argv[1], sys.argv[2], settings, watch=lambda _: print("part", flush=True))
 # Not ru_maxrss, which begins with that of the process that started this one.
@@ -244,8 +347,8 @@ def large_source(folder: Path, n_bytes: int) -> Path:
     n_bags = n_bytes // (width * 4 * bag)
     piece = np.random.default_rng(0).standard_normal((bag * 1024, width), dtype=np.float32)
     with (folder / "instances.npy").open("wb") as file:
-        said = {"descr": "<f4", "fortran_order": False, "shape": (n_bags * bag, width)}
-        np.lib.format.write_array_header_1_0(file, said)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n_bags * bag, width)}
+        np.lib.format.write_array_header_1_0(file, header)
         for number in range(0, n_bags, 1024):
             piece[:, 0] = number
             file.write(piece[: bag * min(1024, n_bags - number)])
@@ -269,9 +372,9 @@ def large(source: Path, out: Path, *, kill_after: int | None = None) -> int | No
             process.stdout.readline()
         time.sleep(0.01 * (there % 7))
         process.kill()
-    said, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode in (0, -signal.SIGKILL)
-    return int(said.split()[-1]) if process.returncode == 0 else None
+    return int(output.split()[-1]) if process.returncode == 0 else None
 
 
 @pytest.mark.slow

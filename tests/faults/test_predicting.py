@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streammiml.measure.folder import COMPLETE
+from streammiml.measure.prediction_folder import COMPLETE
 from tests.measure.models import made_model
 from tests.stores import content, made_block, made_spec, scratch, write_parts
 
@@ -46,9 +46,9 @@ class Predicting:
 @pytest.fixture(scope="module")
 def predicting():
     with scratch() as folder:
-        made = Predicting(folder)
-        yield made
-        made.close()
+        predicting_process = Predicting(folder)
+        yield predicting_process
+        predicting_process.close()
 
 
 def clean(predicting, format):
@@ -67,8 +67,8 @@ def kill_and_go_on(predicting, format, **where):
     killed = predicting(out, format, **where)
     if killed and out.exists():
         half = content(out)
-        whole = {name: raw for name, raw in half.items() if not is_hidden(name)}
-        assert whole.items() <= want.items(), "a final name on something that is not whole"
+        finished = {name: raw for name, raw in half.items() if not is_hidden(name)}
+        assert finished.items() <= want.items(), "a final name on something that is not whole"
         assert COMPLETE not in half
     assert not predicting(out, format)
     assert content(out) == want

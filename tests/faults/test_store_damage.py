@@ -5,22 +5,25 @@ the whole check always reports the file. The controls show that the tests would 
 """
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 
 import streammiml as sm
-from streammiml.bags import audit, chunks, layout, store
-from streammiml.bags.appending import table_pages
+from streammiml.bags import layout, store, summary, verified_array, verify
+from streammiml.bags.array_writer import table_pages
 from streammiml.bags.block import BagBlock
-from streammiml.bags.chunks import VerifiedArray
 from streammiml.bags.layout import CODECS, FOLDER, MANIFEST, RECORD, ArrayEntry, Manifest, table_key
+from streammiml.bags.verified_array import VerifiedArray
 from streammiml.errors import StoreError
 from tests.stores import (
     BACKENDS,
@@ -73,8 +76,8 @@ def victim(request, tmp_path_factory) -> Victim:
     backend, kind, codec = request.param
     path = tmp_path_factory.mktemp("victim") / f"x.{backend}"
     block = make(path, kind, codec)
-    found = (file for file in path.rglob("*") if file.is_file())
-    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(found)}
+    paths = (file for file in path.rglob("*") if file.is_file())
+    files = {file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(paths)}
     assert len(files) > 10
     return Victim(path, block, files)
 
@@ -87,11 +90,11 @@ def verdict(victim: Victim) -> str:
     """What reading everything comes to: nothing if all is right, else the line of the error."""
     block, n = victim.block, len(victim.block)
     try:
-        found = sm.open_store(victim.path)
-        got, ids = found.read(0, n), found.bag_ids(0, n)
-        by_number = found.read_bags(np.arange(n)[::-1])
-        together = found.read_ranges([(i, min(i + 3, n)) for i in range(0, n, 3)])
-        names = (found.label_names, found.feature_names, found.n_labels)
+        store = sm.open_store(victim.path)
+        got, ids = store.read(0, n), store.bag_ids(0, n)
+        by_number = store.read_bags(np.arange(n)[::-1])
+        together = store.read_ranges([(i, min(i + 3, n)) for i in range(0, n, 3)])
+        names = (store.label_names, store.feature_names, store.n_labels)
     except StoreError as error:
         return str(error)
     try:
@@ -115,10 +118,10 @@ def checked(victim: Victim) -> str:
 
 def names(line: str, *keys: str) -> bool:
     """Whether a line names one of the files, or the manifest by what it is."""
-    told = [key in line for key in keys]
+    matches = [key in line for key in keys]
     if MANIFEST in keys:
-        told += [FOLDER in line, "was written by store format" in line]
-    return any(told) and "\n" not in line.strip()
+        matches += [FOLDER in line, "was written by store format" in line]
+    return any(matches) and "\n" not in line.strip()
 
 
 def assert_noticed(victim: Victim, what: str, *keys: str) -> None:
@@ -126,7 +129,9 @@ def assert_noticed(victim: Victim, what: str, *keys: str) -> None:
     assert not line or names(line, *keys), f"{what}: {line}"
     report = checked(victim)
     assert report, f"{what}: the check finds nothing"
-    assert any(names(each, *keys) for each in report.splitlines()), f"{what}: {report}"
+    assert any(names(report_line, *keys) for report_line in report.splitlines()), (
+        f"{what}: {report}"
+    )
 
 
 def flips(files: dict[str, bytes], n: int, seed: int) -> Iterator[tuple[str, bytes]]:
@@ -272,14 +277,14 @@ def test_chunks_swapped_within_a_file__are_noticed(victim):
 def unprotected(monkeypatch):
     """Read what there is, and believe it."""
 
-    def believe(place, key, offset, buffer, _):
-        place.read_into(key, offset, buffer)
+    def believe(location, key, offset, buffer, _):
+        location.read_into(key, offset, buffer)
 
-    monkeypatch.setattr(chunks, "fetch", believe)
+    monkeypatch.setattr(verified_array, "fetch", believe)
     monkeypatch.setattr(VerifiedArray, "_read_together", lambda *_: None)
-    monkeypatch.setattr(store, "metadata_problem", lambda *_: "")
-    monkeypatch.setattr(audit, "metadata_problem", lambda *_: "")
-    monkeypatch.setattr(audit, "_file_problem", lambda *_: "")
+    monkeypatch.setattr(store, "description_problem", lambda *_: "")
+    monkeypatch.setattr(verify, "description_problem", lambda *_: "")
+    monkeypatch.setattr(verify, "_file_problem", lambda *_: "")
 
 
 @pytest.mark.usefixtures("unprotected")
@@ -378,7 +383,7 @@ def test_signed_manifest_with_other_fields__is_refused_at_open(copy):
     for changes in ({"news": 1}, {"n_bags": None}, {"arrays": None}, {"arrays": {"rows": {}}}):
         (copy / MANIFEST).write_bytes(signed(raw, **changes))
         with pytest.raises(
-            StoreError, match=r"manifest.json is damaged \(fields are missing or unk"
+            StoreError, match=r"manifest.json is damaged \((rows: )?fields are missing or unk"
         ):
             sm.open_store(copy)
 
@@ -430,6 +435,240 @@ def test_edited_footer__is_refused_at_open(tmp_path):
             sm.open_store(copy)
 
 
+# Manifests that lie: any field replaced by anything, and the checksum made right again.
+
+DEEP: list = []
+for _ in range(900):
+    DEEP = [DEEP]
+MISSING = object()
+HOSTILE = [
+    *(None, True, -1, 0, 7, 2**31, 2**63, 10**30, 1.5, float("nan"), float("inf")),
+    *("", "x", "1", "object", "../../../../etc/passwd", "/etc/passwd", "a\\b", "a\0b", "\ud800"),
+    *([], [1], [[]], [None] * 3, {}, {"a": 1}, {"../x": [0, 1, 2]}, DEEP, MISSING),
+]
+
+
+def positions(value, at=()):
+    """Where something stands in nested lists and objects; of long lists, the ends."""
+    yield at
+    if isinstance(value, dict):
+        for key in value:
+            yield from positions(value[key], (*at, key))
+    elif isinstance(value, list):
+        for number in sorted({0, len(value) - 1} if value else ()):
+            yield from positions(value[number], (*at, number))
+
+
+def replaced(value, at, new):
+    """A copy with what stands there replaced, or taken away."""
+    if not at:
+        return new
+    out = value.copy()
+    if len(at) == 1 and new is MISSING:
+        del out[at[0]]
+    else:
+        out[at[0]] = replaced(value[at[0]], at[1:], new)
+    return out
+
+
+def hostile_manifests(raw):
+    body = json.loads(raw)
+    del body["checksum"]
+    for at in positions(body):
+        # The description of the format comes before everything else, and has its own tests.
+        if at and at[0] not in ("format", "format_version"):
+            for new in HOSTILE:
+                # Without labels of rows it is another store, which the fingerprint tells.
+                if at == ("arrays", "row_labels") and new is MISSING:
+                    continue
+                yield f"{at} is {new!r:.40}", replaced(body, at, new)
+
+
+@pytest.fixture(params=[(b, k) for b in BACKENDS for k in ("dense", "sparse")], ids="-".join)
+def liar(request, tmp_path) -> Victim:
+    backend, kind = request.param
+    path = tmp_path / f"x.{backend}"
+    return Victim(path, make(path, kind, "none"), {})
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_signed_manifest__that_lies_is_refused_or_changes_nothing(liar, step):
+    """Every seventh of them, and all."""
+    manifests = hostile_manifests((liar.path / MANIFEST).read_bytes())
+    n_refused = 0
+    for what, body in islice(manifests, 0, None, step):
+        content = {**body, "checksum": layout._checksum(body)}
+        liar.put(MANIFEST, json.dumps(content).encode())
+        try:
+            line = verdict(liar)
+            if not line:
+                summary.describe(store.open_one(liar.path))
+            report = line or checked(liar)
+        except StoreError as error:
+            line = report = str(error)
+        except Exception as error:
+            raise AssertionError(f"{what}: {error!r}") from error
+        n_refused += bool(report)
+    assert n_refused > 1000 / step
+
+
+@pytest.mark.parametrize("field", ["files", "metadata"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("../x.zarr/rows/c/0", "../../../../etc/passwd", "/etc/passwd", "rows/../../y", "a/.."),
+        *("", ".", "./a", "a//b", "a/", "a\\b", "..\\b", "a\0b", "\ud800", 7),
+    ],
+)
+def test_signed_manifest__that_names_a_path_outside_is_refused_at_open(copy, field, key):
+    raw = (copy / MANIFEST).read_bytes()
+    if field == "files":
+        [_, size, crc], *more = json.loads(raw)[field]
+        changes = {field: [[key, size, crc], *more]}
+    else:
+        changes = {field: {str(key).replace("7", "/7"): [0, 1, 2]}}
+    (copy / MANIFEST).write_bytes(signed(raw, **changes))
+    message = rf"manifest.json is damaged \({field} is .*, expected .*a path inside the store\)"
+    with pytest.raises(StoreError, match=message):
+        sm.open_store(copy)
+
+
+@pytest.mark.parametrize("key", ["a", "a/b", "a.b/..c/c..", "...", ".a", "größe/0"])
+def test_manifest__paths_inside_are_taken(key):
+    assert layout.MANIFEST_FIELDS["files"]([[key, 0, 0]]) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_bags": True}, "n_bags is True, expected a whole number from 1 to"),
+        ({"n_rows": 10**30}, "n_rows is 10+, expected a whole number from 1 to"),
+        ({"sparse": 0}, "sparse is 0, expected true or false"),
+        ({"dtype": "object"}, "dtype is 'object', expected one of float32, "),
+        ({"fingerprint": "x"}, "fingerprint is 'x', expected 32 hexadecimal digits"),
+        ({"files": {}}, "files is {}, expected a list"),
+        (
+            {"files": [["a", -1, 0]]},
+            "files is .*, expected a list, each item a list of 3 items, one of",
+        ),
+        ({"metadata": []}, r"metadata is \[\], expected an object"),
+        (
+            {"arrays": {"other": {}}},
+            "arrays is .*, expected an object, each entry one o",
+        ),
+    ],
+)
+def test_signed_manifest__the_field_that_lies_is_named(copy, changes, message):
+    raw = (copy / MANIFEST).read_bytes()
+    (copy / MANIFEST).write_bytes(signed(raw, **changes))
+    with pytest.raises(StoreError, match=rf"manifest.json is damaged \({message}.*; convert or se"):
+        sm.open_store(copy)
+
+
+@pytest.mark.parametrize(
+    ("array", "changes", "message"),
+    [
+        ("label_indices", {"dtype": "int64"}, "label_indices holds int64, expected int32"),
+        ("label_indices", {"width": 2}, "label_indices has 2 features, expected 1"),
+        ("label_indices", {"pages": []}, r"label_indices has \d+ elements on 0 pages"),
+        (
+            "label_indices",
+            {"pages": [[0, 1, 1]]},
+            "pages of label_indices begin at elements 1 to 1, expected 0 to",
+        ),
+        (
+            "label_indices",
+            {"pages": [[0, 0, 1]] * 2},
+            "pages of label_indices are not in rising order",
+        ),
+        ("label_offsets", {"coding": "arrow"}, "label_offsets is coded as arrow, expected raw"),
+        ("row_labels", None, "it has the arrays bag_id_bytes, .*, expected bag_offsets, "),
+    ],
+)
+def test_signed_manifest__whose_arrays_cannot_be_is_refused_at_open(copy, array, changes, message):
+    raw = (copy / MANIFEST).read_bytes()
+    arrays = json.loads(raw)["arrays"]
+    if changes is None:
+        arrays = {"bag_id_bytes" if key == array else key: arrays[key] for key in arrays}
+        arrays.pop("bag_id_offsets", None)
+    else:
+        arrays[array] |= changes
+    (copy / MANIFEST).write_bytes(signed(raw, arrays=arrays))
+    with pytest.raises(StoreError, match=rf"manifest.json contradicts itself: .*{message}"):
+        sm.open_store(copy)
+
+
+def test_signed_manifest__without_what_describes_the_store_is_refused_at_open(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    (copy / MANIFEST).write_bytes(signed(raw, metadata={}))
+    with pytest.raises(StoreError, match=r"itself: the description of \S+ is not listed"):
+        sm.open_store(copy)
+
+
+def test_pipe_instead_of_a_file__is_refused_and_not_waited_for(copy, tiny):
+    manifest = Manifest.from_bytes((copy / MANIFEST).read_bytes(), "x")
+    keys = [key for key, _, _ in manifest.files]
+    for key in (MANIFEST, *manifest.metadata, *keys, table_key("bag_offsets")):
+        content = (copy / key).read_bytes()
+        (copy / key).unlink()
+        os.mkfifo(copy / key)
+        report = checked(Victim(copy, tiny.block, {}))
+        assert re.search(f"{key} (cannot be read: it is a pipe or a device|has 0 bytes)", report)
+        (copy / key).unlink()
+        (copy / key).write_bytes(content)
+    assert checked(Victim(copy, tiny.block, {})) == ""
+
+
+def test_store_of_links_to_files_elsewhere__is_read(copy, tmp_path):
+    # As caches of downloads and git-annex keep what they hold.
+    for number, path in enumerate(sorted(path for path in copy.rglob("*") if path.is_file())):
+        path.rename(tmp_path / f"blob-{number}")
+        path.symlink_to(tmp_path / f"blob-{number}")
+    store = sm.open_store(copy)
+    assert len(store.read(0, 12)) == 12
+    assert store.check() == []
+
+
+def test_link_inside_a_store_or_to_one__is_followed(copy, tmp_path):
+    key = Manifest.from_bytes((copy / MANIFEST).read_bytes(), "x").files[0][0]
+    (copy / key).rename(copy / "moved")
+    (copy / key).symlink_to(copy / "moved")
+    (tmp_path / "link").symlink_to(copy)
+    for path in (copy, tmp_path / "link"):
+        assert len(sm.open_store(path).read(0, 12)) == 12
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"label_names": 7}, "is invalid: label_names must be a list of texts, or be left out"),
+        (
+            {"label_names": [1, 2, 3, 4]},
+            "is invalid: label_names must be a list of texts, or be left",
+        ),
+        ({"label_names": ["a"]}, r"is invalid: it has 1 label_names, expected \d"),
+        ({"feature_names": ["a"]}, r"is invalid: it has 1 feature_names, expected \d"),
+        (7, r"(cannot be understood \(TypeError\)|is no JSON)"),
+        ([[]], r"(cannot be understood \(ValueError\)|is no JSON)"),
+    ],
+)
+def test_names_that_lie__are_refused_when_they_are_read(copy, attributes, message):
+    if copy.suffix == ".zarr":
+        key = "zarr.json"
+        content = json.dumps({"attributes": {"streammiml": attributes}}).encode()
+    else:
+        key = "_common_metadata"
+        schema = pq.read_schema(copy / key).with_metadata({"streammiml": json.dumps(attributes)})
+        pq.write_metadata(schema, copy / key)
+        content = (copy / key).read_bytes()
+    (copy / key).write_bytes(content)
+    raw = (copy / MANIFEST).read_bytes()
+    metadata = {**json.loads(raw)["metadata"], key: [0, len(content), crc32c(content)]}
+    (copy / MANIFEST).write_bytes(signed(raw, metadata=metadata))
+    with pytest.raises(StoreError, match=message):
+        sm.open_store(copy).label_names  # noqa: B018
+
+
 # Stores that lie, checksums and all: somebody else's program wrote them.
 
 
@@ -465,20 +704,30 @@ def tamper(path: Path, array: str, element: int, value: float) -> None:
 
 
 LIES = {
-    "bags begin late": ("bag_offsets", 0, 1, r"bag_offsets lies: offsets 0 to 12 are 1 to"),
-    "bags below zero": ("bag_offsets", 0, -1, r"bag_offsets lies: offsets 0 to 12 are -1 to"),
-    "bags fall": ("bag_offsets", 6, 1, r"bag_offsets lies: offsets fall from \d+ on"),
-    "bags end early": ("bag_offsets", 12, 25, r"bag_offsets lies: offsets"),
-    "bags end beyond": ("bag_offsets", 12, 10**12, r"bag_offsets lies: offsets 0 to 12 are 0 to"),
-    "labels fall": ("label_offsets", 6, 0, r"label_offsets lies: offsets fall from"),
+    "bags begin late": ("bag_offsets", 0, 1, r"bag_offsets is invalid: offsets 0 to 12 are 1 to"),
+    "bags below zero": ("bag_offsets", 0, -1, r"bag_offsets is invalid: offsets 0 to 12 are -1 to"),
+    "bags fall": ("bag_offsets", 6, 1, r"bag_offsets is invalid: offsets fall after \d+"),
+    "bags end early": ("bag_offsets", 12, 25, r"bag_offsets is invalid: offsets"),
+    "bags end beyond": (
+        "bag_offsets",
+        12,
+        10**12,
+        r"bag_offsets is invalid: offsets 0 to 12 are 0 to",
+    ),
+    "labels fall": ("label_offsets", 6, 0, r"label_offsets is invalid: offsets fall after"),
     "labels end beyond": (
         "label_offsets",
         12,
         10**12,
-        r"label_offsets lies: offsets 0 to 12 are 0",
+        r"label_offsets is invalid: offsets 0 to 12 are 0",
     ),
-    "ids fall": ("bag_id_offsets", 6, 0, r"bag_id_offsets lies: offsets fall"),
-    "ids end beyond": ("bag_id_offsets", 12, 10**12, r"bag_id_offsets lies: offsets 0 to 12 are 0"),
+    "ids fall": ("bag_id_offsets", 6, 0, r"bag_id_offsets is invalid: offsets fall"),
+    "ids end beyond": (
+        "bag_id_offsets",
+        12,
+        10**12,
+        r"bag_id_offsets is invalid: offsets 0 to 12 are 0",
+    ),
     "label above": (
         "label_indices",
         3,
@@ -495,9 +744,9 @@ LIES = {
 def test_lie__is_refused_by_reading_and_by_the_check(copy, lie):
     array, element, value, message = LIES[lie]
     tamper(copy, array, element, value)
-    found = sm.open_store(copy)
+    store = sm.open_store(copy)
     with pytest.raises(StoreError, match=message):
-        found.bag_ids(0, 12) if array.startswith("bag_id") else found.read(0, 12)
+        store.bag_ids(0, 12) if array.startswith("bag_id") else store.read(0, 12)
     assert any(array in line or "label" in line for line in sm.open_store(copy).check())
 
 
@@ -505,9 +754,9 @@ def test_control__tampering_with_a_truth_changes_nothing(copy, tiny):
     for array in ("bag_offsets", "label_offsets", "label_indices", "row_labels", "bag_id_offsets"):
         before = sm.open_store(copy)._arrays[array].read(0, 3)
         tamper(copy, array, 1, int(before[1]))
-    found = sm.open_store(copy)
-    assert found.check() == []
-    assert_same(found.read(0, 12), tiny.block)
+    store = sm.open_store(copy)
+    assert store.check() == []
+    assert_same(store.read(0, 12), tiny.block)
 
 
 def test_values_that_are_not_finite__are_found_by_the_check(copy):
@@ -519,8 +768,8 @@ def test_values_that_are_not_finite__are_found_by_the_check(copy):
 
 def test_bags_in_other_places__are_found_by_the_fingerprint(copy):
     # A label that is in range, with all checksums right: only the fingerprint can tell.
-    found = sm.open_store(copy)._arrays["row_labels"].read(0, 1)
-    tamper(copy, "row_labels", 0, 0 if int(found[0]) != 0 else 1)
+    first_label = sm.open_store(copy)._arrays["row_labels"].read(0, 1)
+    tamper(copy, "row_labels", 0, 0 if int(first_label[0]) != 0 else 1)
     report = sm.open_store(copy).check()
     assert len(report) == 1
     assert "the fingerprint is" in report[0]
@@ -531,15 +780,20 @@ def test_sparse_lies__are_refused(backend, tmp_path):
     path = tmp_path / f"x.{backend}"
     spec = made_spec(sparse=True, codec="none")
     for array, element, value, message in (
-        ("row_offsets", 3, 0, r"row_offsets lies: offsets fall from"),
-        ("row_offsets", 0, 2, r"row_offsets lies: offsets 0 to \d+ are 2 to"),
-        ("columns", 2, 3, r"columns names feature 3 of 3; restore the file"),
+        ("row_offsets", 3, 0, r"row_offsets is invalid: offsets fall after"),
+        ("row_offsets", 0, 2, r"row_offsets is invalid: offsets 0 to \d+ are 2 to"),
+        (
+            "columns",
+            2,
+            3,
+            r"columns is invalid: it has feature 3, expected below 3; restore the file",
+        ),
     ):
         write_parts(path, spec, [as_sparse(made_block())])
         tamper(path, array, element, value)
-        found = sm.open_store(path)
+        store = sm.open_store(path)
         with pytest.raises(StoreError, match=message):
-            found.read(0, 12)
+            store.read(0, 12)
         assert sm.open_store(path).check() != []
         shutil.rmtree(path)
 
@@ -548,6 +802,6 @@ def test_id_that_is_no_text__is_refused(tmp_path):
     path = tmp_path / "x.zarr"
     write_parts(path, made_spec(), [made_block()])
     tamper(path, "bag_id_bytes", 0, 0xFF)
-    with pytest.raises(StoreError, match=r"bag_id_bytes is no text in UTF-8; restore the file"):
+    with pytest.raises(StoreError, match=r"bag_id_bytes is not UTF-8 text; restore the file"):
         sm.open_store(path).bag_ids(0, 1)
-    assert "is no text" in sm.open_store(path).check()[0]
+    assert "is not UTF-8 text" in sm.open_store(path).check()[0]

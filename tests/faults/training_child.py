@@ -21,7 +21,8 @@ from streammiml import model
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import trainer
+from streammiml.learn import begin
+from streammiml.learn.train import train as train_model
 from tests.planted import planted
 
 
@@ -51,9 +52,9 @@ def die_at_call(n):
 
 def die_at_piece(n):
     """Die before the n-th piece of a checkpoint or model is written, with the others flushed."""
-    at, real = DieAt(n), model.write_whole
+    at, real = DieAt(n), model.save_whole
 
-    def write_whole(path, pieces):
+    def save_whole(path, pieces):
         def cut():
             for piece in pieces:
                 at.instead_of(lambda: None)
@@ -61,22 +62,22 @@ def die_at_piece(n):
 
         real(path, cut())
 
-    model.write_whole = write_whole
+    model.save_whole = save_whole
 
 
 def forget(part):
     """Lose a part of every checkpoint that is loaded: the protection switched off."""
-    real = trainer.load_checkpoint
+    real = begin.load_checkpoint
 
-    def load(folder):
-        found = real(folder)
-        if found is not None and part == "place":
-            found[0].at.place = 0
-        if found is not None and part == "averages":
-            found[0].averages.labels[...] = 0
-        return found
+    def load(folder, expected):
+        state = real(folder, expected)
+        if state is not None and part == "place":
+            state.at.place = 0
+        if state is not None and part == "averages":
+            state.averages.labels[...] = 0
+        return state
 
-    trainer.load_checkpoint = load
+    begin.load_checkpoint = load
 
 
 def limit_file_size(n_bytes):
@@ -97,7 +98,7 @@ def train(order):
     pace = order.get("pace", 0)
     with contextlib.redirect_stderr(Path(order["log"]).open("w")):
         try:
-            trainer.train(
+            train_model(
                 order["store"],
                 config,
                 run=order["run"],
@@ -132,7 +133,7 @@ def carried_out(order):
 def load_kernels():
     """Once here rather than in every child, and with threads that are gone when it returns."""
     config = TrainConfig(shared_dim=8, subconcepts=2, epochs=1, validation=0.1)
-    trainer.train(MemoryBags(planted()), config)
+    train_model(MemoryBags(planted()), config)
     deadline = time.monotonic() + 30
     while threading.active_count() > 1:
         assert time.monotonic() < deadline, f"these threads stay: {threading.enumerate()}"

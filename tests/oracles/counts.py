@@ -6,8 +6,8 @@
 from fractions import Fraction
 
 
-def share(part, whole):
-    return Fraction(part, whole) if whole else Fraction(0)
+def share(part, total):
+    return Fraction(part, total) if total else Fraction(0)
 
 
 def mean(figures):
@@ -44,14 +44,16 @@ def macro_f1(bags, n_labels):
 
 def macro_f1_variance(bags, groups, n_labels):
     """The jackknife's, leaving out one group of bags after the other; weights by their sizes."""
-    n, whole = len(bags), macro_f1(bags, n_labels)
+    n, of_all_bags = len(bags), macro_f1(bags, n_labels)
     kinds = sorted(set(groups))
     left_out = []
     for kind in kinds:
         others = [bag for bag, group in zip(bags, groups, strict=True) if group != kind]
         left_out.append((Fraction(n, n - len(others)), macro_f1(others, n_labels)))
-    middle = len(kinds) * whole - sum((1 - 1 / h) * without for h, without in left_out)
-    squares = [(h * whole - (h - 1) * without - middle) ** 2 / (h - 1) for h, without in left_out]
+    middle = len(kinds) * of_all_bags - sum((1 - 1 / h) * without for h, without in left_out)
+    squares = [
+        (h * of_all_bags - (h - 1) * without - middle) ** 2 / (h - 1) for h, without in left_out
+    ]
     return mean(squares)
 
 

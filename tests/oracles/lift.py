@@ -32,7 +32,7 @@ def lift_bag(lift, rows, out):
     elif lift.context:
         own = scaled if lift.context == 1 else np.concatenate(parts, axis=1)
         pooled = [own.max(axis=0), own.min(axis=0), own.mean(axis=0)][: 1 + lift.context]
-        parts += [np.tile(each, (len(rows), 1)) for each in pooled]
+        parts += [np.tile(vector, (len(rows), 1)) for vector in pooled]
     parts.append(np.ones((len(rows), 1)))
     out[:] = np.concatenate(parts, axis=1)
 

@@ -25,39 +25,39 @@ def precision_at(bags, k):
 
 
 def coverage(bags):
-    found = []
+    shares = []
     for scores, relevant in bags:
         ranks = [sum(other >= scores[label] for other in scores) for label in relevant]
-        found.append(Fraction(max(ranks, default=0) - 1, len(scores)))
-    return mean(found)
+        shares.append(Fraction(max(ranks, default=0) - 1, len(scores)))
+    return mean(shares)
 
 
 def ranking_loss(bags):
-    found = []
+    losses = []
     for scores, relevant in bags:
         others = set(range(len(scores))) - relevant
         wrong = sum(scores[other] >= scores[label] for label in relevant for other in others)
-        found.append(Fraction(wrong, len(relevant) * len(others)) if relevant and others else 0)
-    return mean([Fraction(one) for one in found])
+        losses.append(Fraction(wrong, len(relevant) * len(others)) if relevant and others else 0)
+    return mean([Fraction(one) for one in losses])
 
 
 def average_precision(bags):
-    found = []
+    precisions = []
     for scores, relevant in bags:
         if not relevant or len(relevant) == len(scores):
-            found.append(Fraction(1))
+            precisions.append(Fraction(1))
             continue
         shares = []
         for label in relevant:
             above = {other for other in range(len(scores)) if scores[other] >= scores[label]}
             shares.append(Fraction(len(above & relevant), len(above)))
-        found.append(mean(shares))
-    return mean(found)
+        precisions.append(mean(shares))
+    return mean(precisions)
 
 
 def ndcg_at(bags, k):
     """The mean over all orders of equal scores, of which each label takes each place equally."""
-    found = []
+    gains = []
     for scores, relevant in bags:
         gain = [1 / math.log2(place + 2) if place < k else 0 for place in range(len(scores))]
         got = 0.0
@@ -65,5 +65,5 @@ def ndcg_at(bags, k):
             higher = sum(other > scores[label] for other in scores)
             equal = sum(other == scores[label] for other in scores)
             got += sum(gain[higher : higher + equal]) / equal
-        found.append(got / sum(gain[: len(relevant)]) if relevant else 0)
-    return mean(found)
+        gains.append(got / sum(gain[: len(relevant)]) if relevant else 0)
+    return mean(gains)

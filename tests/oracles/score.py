@@ -19,5 +19,5 @@ def label_score(projected, vectors):
 def bag_scores(rows, shared, labels):
     """Three arrays over labels: values, rows, sub-concepts."""
     projected = project(rows, shared)
-    found = [label_score(projected, vectors) for vectors in labels]
-    return tuple(np.array(column) for column in zip(*found, strict=True))
+    scores = [label_score(projected, vectors) for vectors in labels]
+    return tuple(np.array(column) for column in zip(*scores, strict=True))

@@ -12,7 +12,7 @@ def weight_of(iterate, power):
 
 def mean_of(iterates, power):
     weights = [weight_of(i, power) for i in range(1, len(iterates) + 1)]
-    return sum(w * each for w, each in zip(weights, iterates, strict=True)) / sum(weights)
+    return sum(w * iterate for w, iterate in zip(weights, iterates, strict=True)) / sum(weights)
 
 
 def sweep(bags, relevant, visit, first_step, model, settings, stride=0):

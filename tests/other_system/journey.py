@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import streammiml as sm
-from streammiml import fetching
 from streammiml._base import platform
-from streammiml.learn.trainer import Stopped
+from streammiml.bags import fast_reads
+from streammiml.learn.stop_signals import Stopped
 from streammiml.verbs.main import run
 
 SETTINGS = {"epochs": 4, "shared_dim": 12, "subconcepts": 2}
@@ -23,13 +23,13 @@ OPTIONS = [word for name, n in SETTINGS.items() for word in (f"--{name.replace('
 
 
 def call(*words, out=None):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         code = run(words)
     if code:
         sys.exit(f"{words} gave {code}")
     if out is not None:
-        Path(out).write_text(said.getvalue())
+        Path(out).write_text(output.getvalue())
 
 
 def stopped_run(folder):
@@ -59,7 +59,7 @@ def main():
         call("evaluate", "run", "x.zarr", "--json", "--workers", "2", out="workers.json")
         call("train", "x.zarr", "none", "--dry-run", *OPTIONS)
     offers = {
-        "advice": fetching._advise is not fetching._nothing,
+        "advice": fast_reads._advise is not fast_reads._no_advice,
         "affinity": hasattr(os, "sched_getaffinity"),
         "direct": platform.direct_flag() is not None,
         "preadv": hasattr(os, "preadv"),
