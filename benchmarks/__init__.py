@@ -1,1 +1,1 @@
-"""Figures against a physical limit or a peer, in one run; ``python -m benchmarks``."""
+"""Benchmarks that compare streammiml with a physical limit or a peer; ``python -m benchmarks``."""

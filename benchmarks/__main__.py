@@ -1,8 +1,9 @@
-"""``python -m benchmarks [NAME…] [--smoke]``: one JSON line a case, ratios from the same run.
+"""``python -m benchmarks [NAME…] [--smoke]``: print one JSON line for each case.
 
-A module ``bench_NAME.py`` yields its cases from ``cases(smoke)``. ``--smoke`` runs each at its
-smallest size, so that none of them rots; its figures mean nothing. ``--sets`` and ``--splits`` are
-for the benchmark *paper*.
+Both sides of a ratio are measured in the same run. A module ``bench_NAME.py`` yields its cases from
+``cases(smoke)``. ``--smoke`` runs every case at its smallest size, to test that the code still
+works; the figures of a smoke run mean nothing. ``--sets`` and ``--splits`` are options of the
+benchmark *paper*.
 """
 
 from __future__ import annotations
@@ -18,37 +19,45 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in HERE.glob("bench_*.p
 
 
 def commit() -> str:
-    """The commit, and whether anything but results has changed since."""
+    """The checked-out commit; ``-dirty`` if a tracked file outside ``results`` has changed."""
 
-    def said(*words: str) -> str:
-        return subprocess.run(words, cwd=HERE, capture_output=True, text=True).stdout.strip()
+    def git_output(*words: str) -> str:
+        command = ["git", *words]
+        return subprocess.run(command, cwd=HERE, capture_output=True, text=True).stdout.strip()
 
-    found = said("git", "describe", "--always", "--abbrev=7")
-    here = (":/", f":(exclude,top){HERE.name}/results")
-    changed = said("git", "status", "--porcelain", "--untracked-files=no", "--", *here)
-    return (found or "unknown") + ("-dirty" if changed else "")
+    name = git_output("describe", "--always", "--abbrev=7")
+    all_but_results = (":/", f":(exclude,top){HERE.name}/results")
+    changes = git_output("status", "--porcelain", "--untracked-files=no", "--", *all_but_results)
+    return (name or "unknown") + ("-dirty" if changes else "")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--smoke", action="store_true", help="every case at its smallest size")
-    parser.add_argument("--out", type=Path, help="write the lines to this file too")
-    parser.add_argument("--sets", help="of paper: names or files, with commas")
-    parser.add_argument("--splits", type=int, help="of paper: how many; 0 writes the page anew")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"benchmarks to run: {', '.join(NAMES)}; default: all",
+    )
+    parser.add_argument("--smoke", action="store_true", help="run every case at its smallest size")
+    parser.add_argument("--out", type=Path, help="also write the lines to this file")
+    parser.add_argument("--sets", help="paper only: names or files, separated by commas")
+    parser.add_argument(
+        "--splits", type=int, help="paper only: number of splits; 0 only rewrites the page"
+    )
     options = parser.parse_args()
-    wrong = set(options.names) - set(NAMES)
-    if wrong:
-        parser.error(f"no benchmark is called {sorted(wrong)[0]!r}; known: {', '.join(NAMES)}")
-    more = {name: getattr(options, name) for name in ("sets", "splits")}
-    more = {name: value for name, value in more.items() if value is not None}
-    if more and options.names != ["paper"]:
-        parser.error(f"--{next(iter(more))} is an option of the benchmark paper alone")
-    here = commit()
+    unknown = set(options.names) - set(NAMES)
+    if unknown:
+        parser.error(f"no benchmark is called {sorted(unknown)[0]!r}; known: {', '.join(NAMES)}")
+    paper_options = {name: getattr(options, name) for name in ("sets", "splits")}
+    paper_options = {name: value for name, value in paper_options.items() if value is not None}
+    if paper_options and options.names != ["paper"]:
+        parser.error(f"--{next(iter(paper_options))} works only with the benchmark paper alone")
+    commit_name = commit()
     lines = []
     for name in options.names or NAMES:
-        for case in import_module(f"benchmarks.bench_{name}").cases(options.smoke, **more):
-            lines.append(json.dumps({"bench": name, **case, "commit": here}))
+        for case in import_module(f"benchmarks.bench_{name}").cases(options.smoke, **paper_options):
+            lines.append(json.dumps({"bench": name, **case, "commit": commit_name}))
             print(lines[-1], flush=True)
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")

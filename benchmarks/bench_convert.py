@@ -1,9 +1,10 @@
-"""Converting foreign files to stores, against the least that any converter would have to do.
+"""Speed of conversion to stores, against the least work that any converter must do.
 
 NumPy arrays: against copying the same bytes with a checksum, into files as long as our shards, each
-synced as ours are. CSV: against ``pyarrow.csv`` parsing the same file, on as many threads. JSON
-lines: against orjson parsing every line and doing nothing else. Two worker processes: against one,
-once the processes are up. Turns are interleaved, and the median of their ratios is reported.
+synced as ours are. CSV: against ``pyarrow.csv`` parsing the same file, with the same number of
+threads. JSON lines: against orjson parsing every line and doing nothing else. Two worker processes:
+against one, without the time to start the processes. Both sides run in turns, and the median of the
+ratios of these pairs is reported.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import distributed
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -23,20 +25,19 @@ from crc32c import crc32c
 from pyarrow import csv
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
-from streammiml.bags.zarr_writing import SHARD_BYTES
-from streammiml.cluster import open_pool
+from streammiml.bags.zarr_write import SHARD_BYTES
 from streammiml_tools.convert import convert
-from streammiml_tools.export import export
+from streammiml_tools.convert.export import export
 from streammiml_tools.readers.base import SourceOptions
 
 N_FEATURES, N_LABELS = 200, 100
 PAIRS = 5
 
 
-def planted(n_bags: int) -> BagBlock:
+def random_block(n_bags: int) -> BagBlock:
     rng = np.random.default_rng(0)
     offsets = from_sizes(rng.integers(5, 14, n_bags))
     rows = rng.standard_normal((int(offsets[-1]), N_FEATURES), dtype=np.float32).round(3)
@@ -54,27 +55,28 @@ def save_arrays(folder: Path, block: BagBlock) -> Path:
     return folder
 
 
-def copied(source: Path, out: Path) -> None:
-    """Every byte read, added to a checksum and written, in files that are synced at their end."""
+def copy_with_checksum(source: Path, out: Path) -> None:
+    """Copy ``source`` into files of one shard's length, checksum every byte, sync every file."""
     buffer = bytearray(8 << 20)
     out.mkdir()
     with source.open("rb", buffering=0) as file:
         number = 0
         while True:
-            with (out / str(number)).open("wb", buffering=0) as to:
+            with (out / str(number)).open("wb", buffering=0) as target:
                 left = SHARD_BYTES
                 while left and (got := file.readinto(memoryview(buffer)[: min(left, 8 << 20)])):
                     part = memoryview(buffer)[:got]
                     crc32c(part)
-                    to.write(part)
+                    target.write(part)
                     left -= got
-                os.fsync(to.fileno())
+                os.fsync(target.fileno())
             if left:
                 return
             number += 1
 
 
 def timed(work: Callable[[], object], out: Path | None = None) -> float:
+    """Seconds of ``work``; the folder ``out`` is removed afterwards, outside the time."""
     begin = time.perf_counter()
     work()
     seconds = time.perf_counter() - begin
@@ -86,6 +88,7 @@ def timed(work: Callable[[], object], out: Path | None = None) -> float:
 def compared(
     case: dict, n_bytes: int, pairs: int, least: Callable[[], float], ours: Callable[[], float]
 ) -> dict:
+    """One benchmark line; ``least`` and ``ours`` return the seconds that they took."""
     least(), ours()
     turns = [(least(), ours()) for _ in range(pairs)]
     return {
@@ -100,27 +103,27 @@ def compared(
 
 
 def npy_case(folder: Path, n_bags: int, pairs: int, suffix: str) -> dict:
-    source = save_arrays(folder / "arrays", planted(n_bags))
+    source = save_arrays(folder / "arrays", random_block(n_bags))
     rows, out = source / "instances.npy", folder / f"out.{suffix}"
     return compared(
         {"what": "npy, of copying with checksum", "case": {"format": suffix}},
         rows.stat().st_size,
         pairs,
-        lambda: timed(lambda: copied(rows, folder / "copy"), folder / "copy"),
+        lambda: timed(lambda: copy_with_checksum(rows, folder / "copy"), folder / "copy"),
         lambda: timed(lambda: convert(source, out), out),
     )
 
 
-def written(folder: Path, n_bags: int) -> Path:
+def write_store(folder: Path, n_bags: int) -> Path:
     spec = StoreSpec(n_features=N_FEATURES, n_labels=N_LABELS, bag_ids=True)
     with BagWriter.begin(folder / "first.zarr", spec) as writer:
-        writer.write_part(0, planted(n_bags))
+        writer.write_part(0, random_block(n_bags))
         writer.finish(1)
     return folder / "first.zarr"
 
 
 def csv_case(folder: Path, n_bags: int, pairs: int) -> dict:
-    table = export(written(folder, n_bags), folder / "rows.csv")[0]
+    table = export(write_store(folder, n_bags), folder / "rows.csv")[0]
     out = folder / "out.zarr"
     pa.set_cpu_count(len(os.sched_getaffinity(0)))
     return compared(
@@ -133,7 +136,7 @@ def csv_case(folder: Path, n_bags: int, pairs: int) -> dict:
 
 
 def jsonl_case(folder: Path, n_bags: int, pairs: int) -> dict:
-    lines = export(written(folder, n_bags), folder / "rows.jsonl")[0]
+    lines = export(write_store(folder, n_bags), folder / "rows.jsonl")[0]
     out = folder / "out.zarr"
 
     def parse() -> None:
@@ -151,15 +154,17 @@ def jsonl_case(folder: Path, n_bags: int, pairs: int) -> dict:
 
 
 def workers_case(folder: Path, n_bags: int, pairs: int) -> dict:
-    """Two processes against one: pools are opened beforehand, as a cluster would be."""
-    table = export(written(folder, n_bags), folder / "rows.csv")[0]
+    """Two worker processes against one; the cluster is started before the clock."""
+    table = export(write_store(folder, n_bags), folder / "rows.csv")[0]
     out = folder / "out.zarr"
     options = SourceOptions(span_bytes=max(1 << 16, table.stat().st_size // 24))
 
     def with_pool(n_workers: int) -> float:
-        with open_pool(workers=n_workers) as pool:
-            address = pool._client.scheduler.address  # type: ignore[attr-defined]
-            # Readers and kernels are loaded in every process before time is taken.
+        with distributed.LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None
+        ) as cluster:
+            address = cluster.scheduler_address
+            # A first conversion loads readers and kernels in every process.
             timed(lambda: convert(table, out, options=options, scheduler=address), out)
             return timed(lambda: convert(table, out, options=options, scheduler=address), out)
 
@@ -183,7 +188,7 @@ def cases(smoke: bool) -> Iterator[dict]:
         yield csv_case(Path(folder), 300 if smoke else 12_000, pairs)
     with tempfile.TemporaryDirectory() as folder:
         yield jsonl_case(Path(folder), 300 if smoke else 12_000, pairs)
-    # Joining parts is done by one process: what that costs shows in the small one.
+    # One process joins the parts; the smaller size shows what joining costs.
     for n_bags in (300,) if smoke else (24_000, 72_000):
         with tempfile.TemporaryDirectory() as folder:
             yield workers_case(Path(folder), n_bags, pairs)

@@ -1,7 +1,8 @@
-"""Costs of the first minute: compiling for the first training, and loading the library.
+"""CPU time of the first minute: compiling kernels for the first command, importing the library.
 
-Every figure is CPU time of a process of its own, the median of several. Compiling is compared with
-the same command when kernels are compiled, loading with loading only the packages that are needed.
+Every figure is the median CPU time of several new processes. A command that compiles its kernels is
+compared with the same command after they are cached; an import of ours is compared with an import
+of the third-party packages that it needs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from streammiml_tools.synth import write_corpus
+from streammiml_tools.corpora.synth import write_corpus
 
 ROUNDS = 3
 LOADS = {
@@ -29,13 +30,13 @@ LOADS = {
 
 
 def cpu_seconds(*words: object, cwd: Path, **environment: str) -> float:
-    """CPU seconds of a command and of the processes that it starts."""
-    usual = {name: text for name, text in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    """CPU seconds of a Python command, including the processes that it starts."""
+    environ = {name: text for name, text in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=cwd,
-        env={**usual, "PYTHONPATH": str(Path.cwd()), **environment},
+        env={**environ, "PYTHONPATH": str(Path.cwd()), **environment},
         check=True,
         capture_output=True,
     )

@@ -1,11 +1,13 @@
 """The kernel against a matrix product, against plain loops, and against its peers.
 
-``of_gemm`` is floating point operations a second over those of a float32 product of 1024³ on one
-thread in the same run, both by the CPU time of their thread: the best of many short samples, taken
-in turns. A step is counted as 2zdm + 2zKm(1 + labels scored) + 6dm if it updates, a label that is
-drawn twice in a visit being scored once. Steps are taken on a model that has been trained.
+``of_gemm`` is the kernel's floating point operations per second divided by those of a 1024³ float32
+matrix product on one thread. Both are timed in CPU seconds of their thread, in turns, and the
+median ratio of these pairs is reported. A step counts 2zdm + 2zKm(1 + labels scored) operations,
+and 6dm more if it updates the weights; a label that is drawn twice in a step is scored once. Steps
+are measured on a model that was trained before.
 
-Peers run in the interpreter that STREAMMIML_PEERS_PYTHON names, one thread each.
+``shape`` is always (d, m, K, L, z): lifted features, shared dimensions, sub-concepts, labels, rows
+in a bag. Peers run on one thread in the interpreter that STREAMMIML_PEERS_PYTHON names.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from streammiml.kernel import score, sweep
 from streammiml.kernel.average import STRIDE, make_averages
 from streammiml.kernel.lift import Lift, lift_width
 from streammiml.kernel.step import Settings
-from streammiml.kernel.tile import aligned_zeros, padded
+from streammiml.kernel.tile import aligned_zeros, padded_width
 
 SHAPES = [
     (200, 100, 5, 100, 9),
@@ -41,19 +43,21 @@ SHAPES = [
 ]
 SPARSE = (50_000, 100, 5, 1000, 9)
 NON_ZEROS = 100
+# Bags in one call of sweep.
 CALL = 64
 SETTINGS = Settings(seed=1, step_size=0.02, decay=1e-5, max_norm=10.0)
 
 
-def named(what: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def case_of(what: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """What is measured and at which sizes."""
     return {"what": what, **dict(zip("dmKLz", shape, strict=True))}
 
 
 def plain_lift(n_features: int) -> Lift:
-    """Rows as they are, and a constant, which is counted in d."""
-    nothing = np.zeros(0, np.float32)
+    """The lift that only appends a constant to each row; d counts the constant."""
+    no_phases = np.zeros(0, np.float32)
     shift, scale = np.zeros(n_features, np.float32), np.ones(n_features, np.float32)
-    return Lift(shift, scale, 0, 0, np.zeros((n_features, 0), np.float32), nothing, 0)
+    return Lift(shift, scale, 0, 0, np.zeros((n_features, 0), np.float32), no_phases, 0)
 
 
 def labels_of(rng: np.random.Generator, n_bags: int, n_labels: int) -> list[np.ndarray]:
@@ -64,12 +68,12 @@ def labels_of(rng: np.random.Generator, n_bags: int, n_labels: int) -> list[np.n
 
 
 def offsets_of(labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    sizes = [len(each) for each in labels]
+    sizes = [len(labels_of_bag) for labels_of_bag in labels]
     return np.cumsum([0, *sizes]), np.concatenate(labels).astype(np.int32)
 
 
 def dense_corpus(shape: tuple[int, ...], n_bags: int) -> score.DenseBlock:
-    """Unit rows near one of three centres of a label of their bag, or noise."""
+    """Rows of length 1: noise, or near one of the three centres of a label of their bag."""
     d, _, _, n_labels, z = shape
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(n_labels, 3, d - 1)).astype(np.float32)
@@ -87,7 +91,7 @@ def dense_corpus(shape: tuple[int, ...], n_bags: int) -> score.DenseBlock:
 
 
 def sparse_corpus(shape: tuple[int, ...], n_bags: int) -> score.SparseBlock:
-    """Rows with half their non-zeros among 200 columns of a label of their bag."""
+    """Rows with half of their non-zeros in 200 columns that belong to a label of their bag."""
     d, _, _, n_labels, z = shape
     rng = np.random.default_rng(0)
     favoured = rng.integers(0, d - 1, (n_labels, 200))
@@ -108,8 +112,8 @@ def sparse_corpus(shape: tuple[int, ...], n_bags: int) -> score.SparseBlock:
 def new_learner(shape: tuple[int, ...], stride: int) -> sweep.Learner:
     d, m, n_sub, n_labels, _ = shape
     rng = np.random.default_rng(1)
-    shared = aligned_zeros((d, padded(m)))
-    labels = aligned_zeros((n_labels + 1, n_sub, padded(m)))
+    shared = aligned_zeros((d, padded_width(m)))
+    labels = aligned_zeros((n_labels + 1, n_sub, padded_width(m)))
     shared[:, :m] = rng.normal(0, d**-0.5, (d, m))
     labels[..., :m] = rng.normal(0, d**-0.5, (n_labels + 1, n_sub, m))
     weights = score.Weights(shared, labels)
@@ -120,7 +124,7 @@ def new_learner(shape: tuple[int, ...], stride: int) -> sweep.Learner:
 
 
 class Trainee:
-    """A learner with its corpus, which goes on where it stopped."""
+    """A learner and its corpus; each call of ``go`` continues after the last step."""
 
     def __init__(self, shape: tuple[int, ...], block: Any, stride: int = STRIDE) -> None:
         self.shape, self.block = shape, block
@@ -133,19 +137,20 @@ class Trainee:
         self.steps = 0
 
     def go(self, n_steps: int) -> np.ndarray:
-        """Counts of ``n_steps`` more steps, in calls of 64 bags."""
+        """Take ``n_steps`` more steps, 64 in a call; returns (steps, updates, tries, scored)."""
         tally = sweep.make_tally()
         stop = self.steps + n_steps
         while self.steps < stop:
             n = min(CALL, stop - self.steps)
             place = self.steps % (len(self.order) - CALL)
             visit = self.order[place : place + n]
-            stuck = sweep.sweep(self.block, visit, self.steps, self.learner, self.room, tally)
-            assert stuck < 0, f"diverged at step {stuck}"
+            diverged = sweep.sweep(self.block, visit, self.steps, self.learner, self.room, tally)
+            assert diverged < 0, f"diverged at step {diverged}"
             self.steps += n
         return tally.counts
 
     def flops(self, counts: np.ndarray) -> float:
+        """Floating point operations of steps with these counts."""
         d, m, n_sub, _, z = self.shape
         n_steps, n_updates, _, n_scored = (int(count) for count in counts)
         return (
@@ -171,7 +176,7 @@ def gemm_seconds() -> float:
 
 
 def of_gemm(sample: Callable[[], float], rounds: int) -> tuple[float, float]:
-    """Rate of ``sample`` over that of a product, median of pairs; GFLOP/s of the best product."""
+    """``sample``'s rate over a matrix product's (median of pairs); best GFLOP/s of the product."""
     sample()
     pairs = [(sample(), 2 * 1024**3 / gemm_seconds()) for _ in range(rounds)]
     share = float(np.median([ours / product for ours, product in pairs]))
@@ -192,13 +197,13 @@ def repeat_sparse(rows: Any, n_rows: int, shared: Any, out: Any, times: int) -> 
 
 @numba.njit
 def plain_sparse(rows: Any, n_rows: int, shared: Any, out: Any, times: int) -> None:
-    """A feature's vector times its value added to the row's, which the compiler vectorises."""
+    """The same product in plain loops; the compiler vectorises the innermost one."""
     for _ in range(times):
         for i in range(n_rows):
             total = out[i]
             total[:] = 0
-            for place in range(rows.offsets[i], rows.offsets[i + 1]):
-                value, vector = rows.values[place], shared[rows.columns[place]]
+            for entry in range(rows.offsets[i], rows.offsets[i + 1]):
+                value, vector = rows.values[entry], shared[rows.columns[entry]]
                 for j in range(total.shape[0]):
                     total[j] += value * vector[j]
 
@@ -206,7 +211,7 @@ def plain_sparse(rows: Any, n_rows: int, shared: Any, out: Any, times: int) -> N
 def forward(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
     d, m, _, _, z = shape
     weights = new_learner(shape, 0).weights
-    rows, out = aligned_zeros((z, d)), aligned_zeros((z, padded(m)))
+    rows, out = aligned_zeros((z, d)), aligned_zeros((z, padded_width(m)))
     rows[:] = np.random.default_rng(0).normal(size=rows.shape)
     flops = 2 * z * d * m
     times = max(1, int((1e5 if smoke else 1e8) / flops))
@@ -216,14 +221,14 @@ def forward(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
         return times * flops / max(seconds, 1e-9)
 
     ratio, product = of_gemm(sample, 2 if smoke else 60)
-    return {"case": named("forward", shape), "of_gemm": ratio, "gemm_gflops": product}
+    return {"case": case_of("forward", shape), "of_gemm": ratio, "gemm_gflops": product}
 
 
 def steps(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
     d, _, _, _, z = shape
     trainee = Trainee(shape, dense_corpus(shape, 64 if smoke else max(256, int(2e7 / (z * d)))))
     per_sample = CALL if smoke else max(CALL, int(2e9 / (z * d * shape[1] * 20)) // CALL * CALL)
-    # About ten passes over the corpus, or what a few seconds allow.
+    # Train for about ten passes over the corpus, or for a few seconds.
     trainee.go(CALL if smoke else min(30_000, int(1e11 / (z * d * shape[1] * 5))))
     totals = np.zeros(4, np.int64)
     rates = []
@@ -238,7 +243,7 @@ def steps(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
     ratio, product = of_gemm(sample, 2 if smoke else 40)
     n_steps, n_updates, n_tries, n_scored = (int(count) for count in totals)
     return {
-        "case": named("step", shape),
+        "case": case_of("step", shape),
         "of_gemm": ratio,
         "gemm_gflops": product,
         "steps_per_second": round(max(rates)),
@@ -250,7 +255,7 @@ def steps(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
 
 
 def in_turns(first: Callable[[], float], second: Callable[[], float], rounds: int) -> float:
-    """Median over pairs of ``first`` seconds over ``second`` seconds."""
+    """Seconds of ``first`` over seconds of ``second``, the median of interleaved pairs."""
     first(), second()
     return statistics.median(first() / max(second(), 1e-9) for _ in range(rounds))
 
@@ -261,14 +266,14 @@ def averaging(shape: tuple[int, ...], smoke: bool, corpus: Callable[..., Any]) -
     block = corpus(shape, 64 if smoke else n_bags)
     n = CALL if smoke else max(4, min(32, int(4e8 / (z * d * shape[1] * CALL)))) * CALL
     averaged, last = (Trainee(shape, block, stride) for stride in (STRIDE, 0))
-    for each in (averaged, last):
-        each.go(CALL if smoke else min(20_000, max(3000, int(2e10 / (z * d * shape[1])))))
+    for trainee in (averaged, last):
+        trainee.go(CALL if smoke else min(20_000, max(3000, int(2e10 / (z * d * shape[1])))))
     ratio = in_turns(
         lambda: cpu_seconds(lambda: averaged.go(n)), lambda: cpu_seconds(lambda: last.go(n)),
         1 if smoke else 15,
     )  # fmt: skip
     return {
-        "case": named(f"averaging, {corpus.__name__.split('_')[0]}", shape),
+        "case": case_of(f"averaging, {corpus.__name__.split('_')[0]}", shape),
         "seconds_over_last_iterate": round(ratio, 3),
     }
 
@@ -277,9 +282,9 @@ def sparse(shape: tuple[int, ...], smoke: bool) -> Iterator[dict[str, Any]]:
     m = shape[1]
     trainee = Trainee(shape, sparse_corpus(shape, 32 if smoke else 400))
     block, shared = trainee.block, trainee.learner.weights.shared
-    rows = score.SparseRows(block.row_offsets, block.columns, block.values)
+    rows = score.LiftedCsr(block.row_offsets, block.columns, block.values)
     n_rows = len(block.row_offsets) - 1
-    out = aligned_zeros((n_rows, padded(m)))
+    out = aligned_zeros((n_rows, padded_width(m)))
     best = min(
         cpu_seconds(lambda: repeat_sparse(rows, n_rows, shared, out, 1))
         for _ in range(2 if smoke else 15)
@@ -289,9 +294,9 @@ def sparse(shape: tuple[int, ...], smoke: bool) -> Iterator[dict[str, Any]]:
         lambda: cpu_seconds(lambda: repeat_sparse(rows, n_rows, shared, out, 1)),
         1 if smoke else 15,
     )
-    moved = n_rows * NON_ZEROS * padded(m) * 4
+    moved = n_rows * NON_ZEROS * padded_width(m) * 4
     yield {
-        "case": named("sparse forward", shape),
+        "case": case_of("sparse forward", shape),
         "non_zeros": NON_ZEROS,
         "over_plain_loop": round(ratio, 2),
         "gb_per_second": round(moved / max(best, 1e-9) / 1e9, 1),
@@ -301,7 +306,7 @@ def sparse(shape: tuple[int, ...], smoke: bool) -> Iterator[dict[str, Any]]:
     n = CALL if smoke else 2000
     seconds = cpu_seconds(lambda: counts.__iadd__(trainee.go(n)))
     yield {
-        "case": named("sparse step", shape),
+        "case": case_of("sparse step", shape),
         "non_zeros": NON_ZEROS,
         "steps_per_second": round(n / max(seconds, 1e-9)),
         "violations": round(int(counts[1]) / n, 3),
@@ -322,21 +327,21 @@ def scoring(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
         return flops / max(seconds, 1e-9)
 
     ratio, product = of_gemm(sample, 2 if smoke else 40)
-    return {"case": named("score", shape), "of_gemm": ratio, "gemm_gflops": product}
+    return {"case": case_of("score", shape), "of_gemm": ratio, "gemm_gflops": product}
 
 
 def hogwild(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
-    """What a second thread on the same weights brings.
+    """Speedup by a second thread that updates the same weights.
 
-    By the clock on the wall, which on a busy machine measures the others too, and by the CPU time
-    of the slower thread, which leaves out the time it waited for a core.
+    Measured in wall time, which other processes on a busy machine lengthen, and in CPU time of the
+    slower thread, which excludes waiting for a core.
     """
     trainee = Trainee(shape, dense_corpus(shape, 64 if smoke else 4000))
     trainee.go(CALL if smoke else 20_000)
     learner, block = trainee.learner, trainee.block
     rooms = [sweep.make_sweep_room(learner.weights, learner.lift, shape[4]) for _ in range(2)]
     n_calls = 2 if smoke else 64
-    busy = [0.0, 0.0]
+    cpu_times = [0.0, 0.0]
 
     def work(thread: int, n_threads: int) -> None:
         tally = sweep.make_tally()
@@ -345,7 +350,7 @@ def hogwild(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
             visit = trainee.order[call * CALL : (call + 1) * CALL]
             step = trainee.steps + call * CALL
             assert sweep.sweep(block, visit, step, learner, rooms[thread], tally) < 0
-        busy[thread] = time.thread_time() - start
+        cpu_times[thread] = time.thread_time() - start
 
     def seconds(n_threads: int) -> tuple[float, float]:
         threads = [threading.Thread(target=work, args=(i, n_threads)) for i in range(n_threads)]
@@ -355,12 +360,12 @@ def hogwild(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
         for thread in threads:
             thread.join()
         trainee.steps += n_calls * CALL
-        return time.perf_counter() - start, max(busy[:n_threads])
+        return time.perf_counter() - start, max(cpu_times[:n_threads])
 
     pairs = [(seconds(1), seconds(2)) for _ in range(2 if smoke else 41)]
     wall, cpu = ([one[i] / two[i] for one, two in pairs] for i in range(2))
     return {
-        "case": named("hogwild", shape),
+        "case": case_of("hogwild", shape),
         "two_over_one": round(statistics.median(wall), 2),
         "best_of_each": round(min(one[0] for one, _ in pairs) / min(two[0] for _, two in pairs), 2),
         "by_cpu_time": round(statistics.median(cpu), 2),
@@ -369,29 +374,29 @@ def hogwild(shape: tuple[int, ...], smoke: bool) -> dict[str, Any]:
 
 
 def peers(shape: tuple[int, ...], smoke: bool) -> Iterator[dict[str, Any]]:
-    """Steps (LightFM: samples) a second on the same bags."""
+    """Steps per second (LightFM: samples per second) of ours and of each peer on the same bags."""
     python = os.environ.get("STREAMMIML_PEERS_PYTHON", sys.executable)
     script = Path(__file__).with_name("kernel_peers.py")
     trainee = Trainee(shape, dense_corpus(shape, 64 if smoke else 2000))
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "bags.npz"
+        path = Path(folder) / "bags.npz"
         block = trainee.block
         np.savez(
-            place, rows=block.rows, bag_offsets=block.bag_offsets, labels=block.labels,
+            path, rows=block.rows, bag_offsets=block.bag_offsets, labels=block.labels,
             label_offsets=block.label_offsets,
         )  # fmt: skip
         for peer in ("torch", "torch-at-once", "lightfm"):
             trainee = Trainee(shape, block)
             trainee.go(CALL)
-            words = [python, str(script), peer, str(place), *map(str, shape), str(int(smoke))]
-            done = subprocess.run(words, capture_output=True, text=True)
-            case = {"case": named(peer, shape)}
-            if done.returncode:
-                lines = done.stderr.strip().splitlines() or ["no message"]
+            command = [python, str(script), peer, str(path), *map(str, shape), str(int(smoke))]
+            process = subprocess.run(command, capture_output=True, text=True)
+            case = {"case": case_of(peer, shape)}
+            if process.returncode:
+                lines = process.stderr.strip().splitlines() or ["no message"]
                 yield {**case, "skipped": lines[-1]}
                 continue
-            theirs = json.loads(done.stdout.splitlines()[-1])
-            # As many steps from the start as the peer took, so that models are trained alike.
+            theirs = json.loads(process.stdout.splitlines()[-1])
+            # Take as many steps as the peer did, so that both models are equally trained.
             ours = theirs["n"] / max(cpu_seconds(partial(trainee.go, theirs["n"])), 1e-9)
             yield {
                 **case,

@@ -1,11 +1,11 @@
-"""A corpus as large as the paper's MSRA, from disk to an early stop, beside PyTorch.
+"""Training time on a corpus as large as the paper's MSRA, up to early stopping, against PyTorch.
 
-30 000 planted bags of 9 rows, 225 features, 99 labels. Ours: ``train`` on the store with default
-settings, one and two kernel threads. Theirs: what a PyTorch user would write (``msra_peer.py``),
-all bags in memory, two threads, with the learning rate of three that is ahead after 30 epochs.
-Both look at the ranking loss of the same held-out bags and stop when it has not fallen for ten
-looks. The ratio is the time of the peer until it reached its best loss over our time until we were
-below that; looks are counted.
+The corpus has 30 000 synthetic bags of 9 rows, 225 features and 99 labels. Ours: ``train`` on the
+store with default settings, with one and with two kernel threads. Theirs: what a PyTorch user would
+write (``msra_peer.py``), all bags in memory, two threads; of three learning rates, the best after
+30 epochs is used. Both validate on the same held-out bags and stop when the ranking loss has not
+fallen in ten validations. The ratio is the peer's time until its lowest loss divided by our time
+until our loss was at most as high. Both times include validation.
 
 The peer runs in the interpreter that STREAMMIML_PEERS_PYTHON names.
 """
@@ -25,10 +25,11 @@ import numpy as np
 
 from streammiml.bags.store import BagStore
 from streammiml.config import TrainConfig
+from streammiml.learn.defaults import SHARE
 from streammiml.learn.holdout import Holdout
-from streammiml.learn.trainer import Progress, train
-from streammiml.learn.usual import SHARE
-from streammiml_tools.synth import write_corpus
+from streammiml.learn.progress import TrainProgress
+from streammiml.learn.train import train
+from streammiml_tools.corpora.synth import write_corpus
 
 CORPUS = {
     "n_features": 225,
@@ -43,20 +44,21 @@ EPOCHS_TO_CHOOSE, MOST_EPOCHS = 30, 300
 
 
 def ours(store: BagStore, threads: int, run: Path, smoke: bool) -> dict:
+    """Seconds of the training, and (seconds, ranking loss) of each validation in it."""
     looks: list[tuple[float, float]] = []
     begin = time.perf_counter()
 
-    def look(progress: Progress) -> None:
+    def record(progress: TrainProgress) -> None:
         if progress.validation_loss is not None:
             looks.append((time.perf_counter() - begin, progress.validation_loss))
 
     config = TrainConfig(threads=threads, epochs=1 if smoke else 1000, validation=SHARE)
-    train(store, config, run=run, watch=look)
+    train(store, config, run=run, watch=record)
     return {"seconds": time.perf_counter() - begin, "looks": looks}
 
 
 class PeerMissing(Exception):
-    """Says why the peer did not run."""
+    """The peer did not run; the message is the last line of its error output."""
 
 
 def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
@@ -73,16 +75,16 @@ def peer(store: BagStore, folder: Path, smoke: bool) -> dict:
     script = Path(__file__).with_name("msra_peer.py")
 
     def run(rate: float, epochs: int) -> dict:
-        words = [python, script, folder / "bags.npz", rate, store.n_labels, epochs]
-        done = subprocess.run([*map(str, words)], capture_output=True, text=True)
-        if done.returncode:
-            raise PeerMissing((done.stderr.strip().splitlines() or ["no message"])[-1])
-        return {**json.loads(done.stdout.splitlines()[-1]), "rate": rate}
+        command = [python, script, folder / "bags.npz", rate, store.n_labels, epochs]
+        process = subprocess.run([*map(str, command)], capture_output=True, text=True)
+        if process.returncode:
+            raise PeerMissing((process.stderr.strip().splitlines() or ["no message"])[-1])
+        return {**json.loads(process.stdout.splitlines()[-1]), "rate": rate}
 
     if smoke:
         return run(RATES[0], 1)
-    tried = [run(rate, EPOCHS_TO_CHOOSE) for rate in RATES]
-    best = min(tried, key=lambda one: min(map(_loss, one["looks"])))
+    results = [run(rate, EPOCHS_TO_CHOOSE) for rate in RATES]
+    best = min(results, key=lambda result: min(map(_loss, result["looks"])))
     return run(best["rate"], MOST_EPOCHS)
 
 
@@ -94,7 +96,7 @@ def cases(smoke: bool) -> Iterator[dict]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = write_corpus(folder / "msra.zarr", n_bags=600 if smoke else 30_000, **CORPUS)
-        # Kernels are compiled before, as they are for whoever trains the second time.
+        # Compile the kernels first; users wait for compilation only once.
         train(store, TrainConfig(max_steps=64, validation=0.0))
         try:
             theirs = peer(store, folder, smoke)
@@ -114,15 +116,17 @@ def cases(smoke: bool) -> Iterator[dict]:
             if "skipped" in theirs:
                 yield {**line, "torch_skipped": theirs["skipped"]}
                 continue
-            until, goal = min(theirs["looks"], key=_loss)
-            reached = next((at for at, loss in mine["looks"] if loss <= goal), None)
+            their_seconds, goal = min(theirs["looks"], key=_loss)
+            our_seconds = next((at for at, loss in mine["looks"] if loss <= goal), None)
             yield {
                 **line,
                 "torch_ranking_loss": round(goal, 5),
-                "torch_seconds_to_it": round(until, 2),
+                "torch_seconds_to_it": round(their_seconds, 2),
                 "torch_seconds": round(theirs["looks"][-1][0], 2),
                 "torch_rate": theirs["rate"],
                 "torch_version": theirs["version"],
-                "our_seconds_to_torch_loss": None if reached is None else round(reached, 2),
-                "torch_over_ours": None if reached is None else round(until / reached, 2),
+                "our_seconds_to_torch_loss": None if our_seconds is None else round(our_seconds, 2),
+                "torch_over_ours": (
+                    None if our_seconds is None else round(their_seconds / our_seconds, 2)
+                ),
             }

@@ -1,15 +1,18 @@
-"""The paper's tables: its protocol, our three modes, and what a user would take instead.
+"""The paper's tables: its protocol with our three modes and with peers that a user could take.
 
-``python -m benchmarks paper [--sets NAME_OR_FILE,…] [--splits N]``. Random splits into two thirds
-and one third, seeds 0 to N - 1; settings by 3-fold cross validation inside the two thirds, at most
-32 of them, most discarded early; the test third is looked at once. Sets by name are found in
-STREAMMIML_DATA, and any other MIML file is read by its path; two names are no sets, ``digits in
-groups`` (known sub-concepts) and ``times`` (time against number of bags). Peers run in the
-interpreter that STREAMMIML_PEERS_PYTHON names, and are left out without it.
+``python -m benchmarks paper [--sets NAME_OR_FILE,…] [--splits N]``. Seeds 0 to N - 1 split a set at
+random into two thirds for training and one third for testing. 3-fold cross validation on the
+training bags chooses from at most 32 settings and discards most of them early. Test bags are used
+only for the final figures.
 
-Each (set, split, method) is a line of ``results/paper.jsonl`` as soon as it is known, so a run that
-was killed goes on; a line whose settings are no longer ours is measured again. ``results/paper.md``
-is written from these lines at the end, and at once with ``--splits 0``.
+Known sets are read from STREAMMIML_DATA, any other MIML file by its path. Two names stand for
+experiments without a set: ``digits in groups`` (known sub-concepts) and ``times`` (training time by
+number of bags). Peers run in the interpreter that STREAMMIML_PEERS_PYTHON names; without it they
+are skipped. STREAMMIML_PAPER_METHODS limits a run to some methods, separated by commas.
+
+Each (set, split, method) is written to ``results/paper.jsonl`` as soon as it is measured, so a
+killed run resumes. A line that was measured with other settings is measured again.
+``results/paper.md`` is written from all lines at the end; ``--splits 0`` only writes that page.
 """
 
 from __future__ import annotations
@@ -31,7 +34,16 @@ from benchmarks import paper_peers, paper_times
 from benchmarks.__main__ import commit
 from benchmarks.paper_digits import SUBCONCEPTS, grouped_digits
 from benchmarks.paper_ours import MODES, chosen_elsewhere, measured, trained
-from benchmarks.paper_sets import DOCUMENTS, FIGURES, FILES, PaperSet, folds, load, made, split
+from benchmarks.paper_sets import (
+    DOCUMENTS,
+    FIGURES,
+    FILES,
+    PaperSet,
+    folds,
+    load,
+    random_set,
+    split,
+)
 from benchmarks.paper_table import write_page
 from streammiml.bags.block import SparseRows
 from streammiml.config import TrainConfig
@@ -43,11 +55,11 @@ from streammiml.search.grid import key_of
 RESULTS = Path(__file__).with_name("results")
 OURS = ("default", "paper", "best")
 PEERS = ("forest", "logistic", "plt", "lightfm", "torch_warp")
-# Tables 4 and 5 of the paper are of these sets.
+# Tables 4 and 5 of the paper compare these variants on these sets.
 VARIANTS = ("K=1", "K=5", "K=10", "K=15", "V1", "V2")
 VARIED = ("scene", "reuters", "made")
 DIGITS = "digits in groups"
-# What is chosen on one half of the sets is measured on the other.
+# A setting that is chosen on one half of the sets is measured on the other half.
 HALVES = (("letter_frost", "reuters"), ("msrcv2", "scene"))
 ELSEWHERE = "elsewhere"
 TIMES = "times"
@@ -55,39 +67,40 @@ LONGEST_SECONDS = 3600
 
 
 class Lines:
-    """What was measured before, and what is measured now, a line each."""
+    """The lines of ``paper.jsonl`` by set, split and method; ``add`` appends to the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.found: dict[tuple[str, int, str], dict[str, Any]] = {}
+        self.by_case: dict[tuple[str, int, str], dict[str, Any]] = {}
         if path.exists():
             for text in path.read_text("utf-8").splitlines():
                 line = json.loads(text)
-                self.found[line["set"], line["split"], line["method"]] = line
+                self.by_case[line["set"], line["split"], line["method"]] = line
 
-    def known(self, name: str, seed: int, method: str, key: str) -> bool:
-        return self.found.get((name, seed, method), {}).get("key") == key
+    def has(self, name: str, seed: int, method: str, key: str) -> bool:
+        """Whether this case was measured with the settings that ``key`` names."""
+        return self.by_case.get((name, seed, method), {}).get("key") == key
 
     def add(self, line: dict[str, Any]) -> None:
-        self.found[line["set"], line["split"], line["method"]] = line
+        self.by_case[line["set"], line["split"], line["method"]] = line
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 def methods_of(name: str, smoke: bool) -> list[str]:
     peers = list(PEERS) if "STREAMMIML_PEERS_PYTHON" in os.environ else []
-    asked = os.environ.get("STREAMMIML_PAPER_METHODS")
-    every = [*OURS, *(VARIANTS if name in VARIED else ()), *peers]
+    selected = os.environ.get("STREAMMIML_PAPER_METHODS")
+    methods = [*OURS, *(VARIANTS if name in VARIED else ()), *peers]
     if smoke:
-        every = [*OURS, "V2", *peers[:2]]
-    return [method for method in every if asked is None or method in asked.split(",")]
+        methods = [*OURS, "V2", *peers[:2]]
+    return [method for method in methods if selected is None or method in selected.split(",")]
 
 
 def settings_key(method: str, *, sparse: bool = False) -> str:
-    """A name for all that decides what a method does to such rows, as far as settings go."""
+    """A hash of the settings of a method, or of a peer's source, comments included."""
     if method in paper_peers.PEERS:
         return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
-    # What ``auto`` makes of a set is no setting, and decides as much.
+    # The scale that ``auto`` chooses is not recorded as a setting, but changes results as well.
     names = ("sparse", "negative", "fractional")
     rule = [
         str(auto_scale(zero_share=share, **dict(zip(names, facts, strict=True))))
@@ -104,7 +117,7 @@ def settings_key(method: str, *, sparse: bool = False) -> str:
 
 
 def is_current(line: dict[str, Any]) -> bool:
-    """Whether a line is of the settings of today; what follows from other lines is not asked."""
+    """Whether a line was measured with today's settings; always true of derived lines and times."""
     method = line["method"]
     if method in (ELSEWHERE, paper_times.METHOD):
         return True
@@ -112,7 +125,7 @@ def is_current(line: dict[str, Any]) -> bool:
 
 
 def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
-    """Run a peer in its own interpreter and measure its scores as ours are measured."""
+    """Run a peer in its own interpreter; its scores are measured by the same metrics as ours."""
     learn, test = split(len(data.block), seed)
     block = data.block
     truth = np.zeros((len(block), data.n_labels), bool)
@@ -135,86 +148,88 @@ def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, 
             fold=folds(len(learn)),
         )
         script = Path(__file__).with_name("paper_peers.py")
-        words = [os.environ["STREAMMIML_PEERS_PYTHON"], script, method]
-        words += [folder / "in.npz", folder / "out.npz", int(smoke)]
-        done = subprocess.run(
-            [*map(str, words)],
+        command = [os.environ["STREAMMIML_PEERS_PYTHON"], script, method]
+        command += [folder / "in.npz", folder / "out.npz", int(smoke)]
+        process = subprocess.run(
+            [*map(str, command)],
             capture_output=True,
             text=True,
             timeout=LONGEST_SECONDS,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        if done.returncode:
-            return {"skipped": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-        found = np.load(folder / "out.npz")
-        said = json.loads(str(found["said"]))
-        return {"figures": figures_of(block.take(test), found), **said}
+        if process.returncode:
+            return {"skipped": (process.stderr.strip().splitlines() or ["no message"])[-1]}
+        output = np.load(folder / "out.npz")
+        search_result = json.loads(str(output["search_result"]))
+        return {"figures": figures_of(block.take(test), output), **search_result}
 
 
-def figures_of(block: Any, found: Any) -> dict[str, float]:
-    knows_rows = "key_rows" in found and block.row_labels is not None
-    scores = np.ascontiguousarray(found["scores"], np.float32)
+def figures_of(block: Any, output: Any) -> dict[str, float]:
+    """Figures of a peer from its ``output``; key instances only if peer and set have them."""
+    has_key_rows = "key_rows" in output and block.row_labels is not None
+    scores = np.ascontiguousarray(output["scores"], np.float32)
     scored = ScoredBlock(
         scores=scores,
         dummy=np.zeros(len(scores), np.float32),
-        predicted=found["predicted"],
+        predicted=output["predicted"],
         label_offsets=block.label_offsets,
         labels=block.label_indices,
-        key_rows=found["key_rows"] if knows_rows else None,
+        key_rows=output["key_rows"] if has_key_rows else None,
         bag_offsets=block.bag_offsets,
-        row_labels=block.row_labels if knows_rows else None,
+        row_labels=block.row_labels if has_key_rows else None,
     )
-    metrics = chosen(FIGURES[: None if knows_rows else -1], row_labels=knows_rows)
-    return {each.name: float(each.finish(each.block(scored)).value) for each in metrics}
+    metrics = chosen(FIGURES[: None if has_key_rows else -1], row_labels=has_key_rows)
+    return {metric.name: float(metric.finish(metric.block(scored)).value) for metric in metrics}
 
 
 def one_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
+    """Measure one method on one split."""
     begun = time.perf_counter()
     if method in MODES:
         learn, test = split(len(data.block), seed)
-        found = measured(MODES[method], data, learn, test, smoke)
+        result = measured(MODES[method], data, learn, test, smoke)
     else:
-        found = peer_line(method, data, seed, smoke)
+        result = peer_line(method, data, seed, smoke)
     key = settings_key(method, sparse=data.name in DOCUMENTS)
     case = {"set": data.name, "split": seed, "method": method, "key": key}
-    return {**case, **found, "seconds": round(time.perf_counter() - begun, 1), "commit": commit()}
+    return {**case, **result, "seconds": round(time.perf_counter() - begun, 1), "commit": commit()}
 
 
 def elsewhere_lines(
     lines: Lines, sets: list[PaperSet], seed: int, smoke: bool
 ) -> Iterator[dict[str, Any]]:
-    """Settings that were best on the other half of the sets, on the same split."""
+    """Measure the settings that were best on the other half of the sets, on the same split."""
     halves = (("made",), ("made",)) if smoke else HALVES
     for here, there in (halves, halves[::-1]):
-        best = [lines.found.get((name, seed, "best")) for name in there]
+        best = [lines.by_case.get((name, seed, "best")) for name in there]
         looks = [line["first_fold"] for line in best if line is not None and is_current(line)]
         if len(looks) < len(there):
             continue
         settings = chosen_elsewhere(looks)
         key = key_of({"settings": settings, "base": settings_key("best")})
         for data in sets:
-            if data.name in here and not lines.known(data.name, seed, ELSEWHERE, key):
-                found = trained(settings, data, *split(len(data.block), seed))
+            if data.name in here and not lines.has(data.name, seed, ELSEWHERE, key):
+                result = trained(settings, data, *split(len(data.block), seed))
                 case = {"set": data.name, "split": seed, "method": ELSEWHERE, "key": key}
-                lines.add({**case, "chosen": settings, **found, "commit": commit()})
-                yield lines.found[data.name, seed, ELSEWHERE]
+                lines.add({**case, "chosen": settings, **result, "commit": commit()})
+                yield lines.by_case[data.name, seed, ELSEWHERE]
 
 
 def time_lines(lines: Lines, smoke: bool) -> Iterator[dict[str, Any]]:
-    for found in paper_times.lines(smoke):
-        lines.add({**found, "key": paper_times.METHOD, "commit": commit()})
-        yield found
+    for line in paper_times.lines(smoke):
+        lines.add({**line, "key": paper_times.METHOD, "commit": commit()})
+        yield line
 
 
 def digits_lines(lines: Lines, n_splits: int, smoke: bool) -> Iterator[dict[str, Any]]:
     for seed in range(n_splits):
         for k in SUBCONCEPTS:
             method = f"K={k}"
-            if not lines.known(DIGITS, seed, method, settings_key(method)):
-                found = grouped_digits(k, seed, smoke)
+            if not lines.has(DIGITS, seed, method, settings_key(method)):
+                result = grouped_digits(k, seed, smoke)
                 case = {"set": DIGITS, "split": seed, "method": method}
-                lines.add({**case, "key": settings_key(method), **found, "commit": commit()})
-                yield lines.found[DIGITS, seed, method]
+                lines.add({**case, "key": settings_key(method), **result, "commit": commit()})
+                yield lines.by_case[DIGITS, seed, method]
 
 
 def cases(
@@ -222,7 +237,7 @@ def cases(
 ) -> Iterator[dict[str, Any]]:
     if smoke:
         with tempfile.TemporaryDirectory() as folder:
-            yield from _cases([made()], 1, Path(folder), smoke=True)
+            yield from _cases([random_set()], 1, Path(folder), smoke=True)
         return
     known = [*FILES, *DOCUMENTS]
     names = known if sets is None else sets.split(",")
@@ -251,13 +266,13 @@ def _cases(
         yield from digits_lines(lines, n_splits, smoke)
     if times:
         yield from time_lines(lines, smoke)
-    # Split by split, so that whenever it is stopped all sets and methods have about as many.
+    # Split by split, so that a stopped run has about as many splits of every set and method.
     for seed in range(n_splits):
         for data in sets:
             for method in methods_of(data.name, smoke):
                 key = settings_key(method, sparse=data.name in DOCUMENTS)
-                if not lines.known(data.name, seed, method, key):
+                if not lines.has(data.name, seed, method, key):
                     lines.add(one_line(method, data, seed, smoke))
-                    yield lines.found[data.name, seed, method]
+                    yield lines.by_case[data.name, seed, method]
         yield from elsewhere_lines(lines, sets, seed, smoke)
-    write_page(folder / "paper.md", [*filter(is_current, lines.found.values())], commit())
+    write_page(folder / "paper.md", [*filter(is_current, lines.by_case.values())], commit())

@@ -1,12 +1,12 @@
-"""Training from disk: against the same bags in memory, at start, in little memory, at any scale.
+"""Training from disk: its speed against training in memory, start, memory, and scale.
 
-*disk / memory*: steps a second of ``train`` on a store over those on the same bags in memory, the
-same steps in both, in interleaved pairs; cold: the store's pages are dropped before each turn, and
-*past the cache* reads as of a store that outgrows the memory. *start*: seconds from the call of
-``train`` to its first steps, in a new process with kernels compiled before. *memory*: growth of the
-peak over a process that has compiled its kernels. *looks*: the share of the time in which held-out
-bags are ranked. *scale*: steps a second from one trained model on
-corpora of any number of bags.
+*training from disk against memory*: steps per second of ``train`` on a store divided by those on
+the same bags in memory, for the same steps, in interleaved pairs. *cold*: the store is dropped from
+the page cache before each turn. *past the cache*: reads bypass the page cache, as for a store
+larger than memory. *start*: seconds from the call of ``train`` to its first steps, in a new process
+with compiled kernels. *memory*: peak memory above that of a process that has loaded its kernels.
+*looks at held-out bags*: share of the time that validation takes. *scale*: steps per second on
+corpora of different numbers of bags, all from the same trained model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from pathlib import Path
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_one
 from streammiml.config import TrainConfig, parse_size
-from streammiml.learn.trainer import Progress, train
+from streammiml.learn.progress import TrainProgress
+from streammiml.learn.train import train
 from streammiml.model import Model
-from streammiml_tools.synth import write_corpus
+from streammiml_tools.corpora.synth import write_corpus
 
 PAPER = {"n_features": 200, "n_labels": 100, "rows_per_bag": (5, 13), "subconcepts": 3}
 BAG_BYTES = 9 * 200 * 4
@@ -43,17 +44,17 @@ PAIRS = 9
 
 
 class Last:
-    """Keeps what a run said of itself last."""
+    """A callback that keeps the last progress report."""
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: TrainProgress) -> None:
         self.progress = progress
 
 
-def timed(bags: object, n_steps: int, **more: object) -> tuple[float, dict[str, float]]:
-    """Steps a second, and where the time went."""
+def timed(bags: object, n_steps: int, **settings: object) -> tuple[float, dict[str, float]]:
+    """Steps per second, and the seconds that reading, validation and all work took."""
     last = Last()
     begin = time.perf_counter()
-    train(bags, TrainConfig(**SETTINGS, max_steps=n_steps, **more), watch=last)  # type: ignore[arg-type]
+    train(bags, TrainConfig(**SETTINGS, max_steps=n_steps, **settings), watch=last)  # type: ignore[arg-type]
     return n_steps / (time.perf_counter() - begin), last.progress.total
 
 
@@ -66,11 +67,11 @@ def drop_cache(path: Path) -> None:
             os.close(fd)
 
 
-def from_disk(path: Path, n_steps: int, how: str) -> tuple[float, dict[str, float]]:
-    """The same from a store; ``how`` says what of it is in the page cache."""
-    if how != "warm":
+def from_disk(path: Path, n_steps: int, cache: str) -> tuple[float, dict[str, float]]:
+    """Steps per second from a store; ``cache`` is "warm", "cold" or "cold, past the cache"."""
+    if cache != "warm":
         drop_cache(path)
-    os.environ["STREAMMIML_DIRECT"] = "always" if "past" in how else "1"
+    os.environ["STREAMMIML_DIRECT"] = "always" if "past" in cache else "1"
     try:
         return timed(open_one(path), n_steps)
     finally:
@@ -78,25 +79,25 @@ def from_disk(path: Path, n_steps: int, how: str) -> tuple[float, dict[str, floa
 
 
 def pair_case(folder: Path, case: dict, n_bags: int, n_steps: int, pairs: int) -> Iterator[dict]:
-    """Warm, cold, and cold past the page cache, on one store."""
+    """One store read from a warm cache, from a cold one, and past the page cache."""
     path = folder / f"corpus-{case['codec']}.{case['format']}"
     write_corpus(path, codec=case["codec"], n_bags=n_bags, dtype=case["dtype"], **PAPER)
     store = open_one(path)
-    held = MemoryBags(store.read(0, store.n_bags), n_labels=store.n_labels)
-    timed(held, n_steps)
-    for how in ("warm", "cold", "cold, past the cache"):
+    in_memory = MemoryBags(store.read(0, store.n_bags), n_labels=store.n_labels)
+    timed(in_memory, n_steps)
+    for cache in ("warm", "cold", "cold, past the cache"):
         ratios, rates, waits = [], [], []
         for turn in range(pairs):
-            # Who goes first changes, so that a machine that becomes slower or faster favours none.
-            first = timed(held, n_steps) if turn % 2 == 0 else None
-            outside, spent = from_disk(path, n_steps, how)
-            inside, _ = first or timed(held, n_steps)
-            ratios.append(outside / inside)
-            rates.append(outside)
+            # The order alternates, so that drift in the machine's speed favours neither side.
+            first = timed(in_memory, n_steps) if turn % 2 == 0 else None
+            disk_rate, spent = from_disk(path, n_steps, cache)
+            memory_rate, _ = first or timed(in_memory, n_steps)
+            ratios.append(disk_rate / memory_rate)
+            rates.append(disk_rate)
             waits.append(spent["reading"] / spent["all"])
         yield {
             "what": "training from disk against memory",
-            "case": {**case, "cache": how, "bags": n_bags},
+            "case": {**case, "cache": cache, "bags": n_bags},
             "disk_over_memory": round(statistics.median(ratios), 3),
             "lowest": round(min(ratios), 3),
             "steps_per_s": round(statistics.median(rates)),
@@ -109,36 +110,39 @@ CHILD = [sys.executable, "-m", "benchmarks.bench_train"]
 
 
 def child(*words: object) -> dict:
-    done = subprocess.run([*CHILD, *map(str, words)], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{words}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    """Run this module with ``words`` in a new process; returns its JSON output."""
+    process = subprocess.run([*CHILD, *map(str, words)], capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError(f"{words}: {process.stderr[-2000:]}")
+    return json.loads(process.stdout)
 
 
 def start_case(path: Path) -> dict:
-    """Seconds to the first steps, in a new process; the median of some cold ones."""
+    """Seconds to the first steps in a new process with a cold cache, the median of several."""
     child("start", path)
-    found, whole = [], []
+    to_first_steps, of_process = [], []
     for _ in range(STARTS):
         drop_cache(path)
         begin = time.perf_counter()
-        found.append(child("start", path)["seconds"])
-        whole.append(time.perf_counter() - begin)
+        to_first_steps.append(child("start", path)["seconds"])
+        of_process.append(time.perf_counter() - begin)
     n_bytes = sum(size for _, size, _ in open_one(path).manifest.files)
     return {
         "what": "start, cold",
         "case": {"gb": round(n_bytes / 1e9, 2), "bags": open_one(path).n_bags},
-        "seconds_to_first_steps": round(statistics.median(found), 3),
-        "longest": round(max(found), 3),
-        "with_interpreter": round(statistics.median(whole), 3),
+        "seconds_to_first_steps": round(statistics.median(to_first_steps), 3),
+        "longest": round(max(to_first_steps), 3),
+        "with_interpreter": round(statistics.median(of_process), 3),
     }
 
 
 def first_steps(path: Path) -> dict:
+    """Seconds from the call of ``train`` to its first steps."""
+
     class Enough(Exception):
         pass
 
-    def stop(progress: Progress) -> None:
+    def stop(progress: TrainProgress) -> None:
         if progress.step:
             raise Enough
 
@@ -149,12 +153,13 @@ def first_steps(path: Path) -> dict:
 
 
 def peak_mib() -> int:
+    """Peak memory of this process since the last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
 
 
 def memory_of(small: Path, path: Path, memory: str, n_steps: int) -> dict:
-    """Growth over a process that has compiled, or loaded, all its kernels."""
+    """Growth of peak memory over that of a process that has loaded all its kernels."""
     config = {**SETTINGS, "validation": 0.01, "scale": "auto"}
     train(str(small), TrainConfig(**config, max_steps=200, memory=memory))
     Path("/proc/self/clear_refs").write_text("5")
@@ -169,14 +174,14 @@ def memory_cases(folder: Path, sizes: list[int], n_steps: int) -> Iterator[dict]
     for size in sizes:
         path = folder / f"corpus-{size}.zarr"
         store = write_corpus(path, codec="none", n_bags=size // BAG_BYTES, **PAPER)
-        # Beyond the end of an epoch, where the window begins anew.
+        # Continue past the end of an epoch, where the window is filled again.
         steps = max(n_steps, store.n_bags * 11 // 10)
         for memory in ("256MiB",):
-            found = child("memory", small, path, memory, steps)
+            growth = child("memory", small, path, memory, steps)
             yield {
                 "what": "memory",
                 "case": {"gb": round(size / 1e9, 2), "memory": memory, "bags": store.n_bags},
-                **found,
+                **growth,
                 "allowed_mib": parse_size(memory, option="memory") >> 20,
             }
         yield start_case(path)
@@ -184,7 +189,7 @@ def memory_cases(folder: Path, sizes: list[int], n_steps: int) -> Iterator[dict]
 
 
 def group_case(path: Path, n_steps: int) -> Iterator[dict]:
-    """Training in a control group of little memory, the page cache included, where root may."""
+    """Training in a control group (cgroup v1) of 1 GiB that counts the page cache; needs root."""
     groups = Path("/sys/fs/cgroup/memory")
     limit = 1 << 30
     if not (groups / "memory.limit_in_bytes").exists() or os.geteuid():
@@ -195,12 +200,12 @@ def group_case(path: Path, n_steps: int) -> Iterator[dict]:
         (group / "memory.limit_in_bytes").write_text(str(limit))
         words = [*CHILD, "steps", str(path), str(n_steps)]
         enter = f"echo $$ > {group}/cgroup.procs && exec " + " ".join(words)
-        done = subprocess.run(["sh", "-c", enter], capture_output=True, text=True)
+        process = subprocess.run(["sh", "-c", enter], capture_output=True, text=True)
         yield {
             "what": "memory of a control group",
             "case": {"limit_mib": limit >> 20, "gb": round(tree_bytes(path) / 1e9, 2)},
-            "finished": done.returncode == 0,
-            **(json.loads(done.stdout) if done.returncode == 0 else {}),
+            "finished": process.returncode == 0,
+            **(json.loads(process.stdout) if process.returncode == 0 else {}),
             "peak_mib": int((group / "memory.max_usage_in_bytes").read_text()) >> 20,
         }
     finally:
@@ -212,7 +217,7 @@ def tree_bytes(path: Path) -> int:
 
 
 def looks_case(folder: Path, n_bags: int, n_steps: int) -> dict:
-    """The share of the time that held-out bags take, with default settings."""
+    """Share of the time that validation on held-out bags takes, with default settings."""
     path = folder / "looks.zarr"
     write_corpus(path, n_bags=n_bags, **PAPER)
     train(str(path), TrainConfig(max_steps=200))
@@ -230,18 +235,18 @@ TINY = {"n_features": 8, "n_labels": 20, "rows_per_bag": (1, 3), "labels_per_bag
 
 
 def scale_cases(folder: Path, counts: list[int], n_steps: int) -> Iterator[dict]:
-    """Small rows, so that ten million bags fit the disk."""
-    made = {}
+    """Steps per second by number of bags; rows are small, so that ten million bags fit on disk."""
+    stores = {}
     for count in counts:
-        made[count] = folder / f"tiny-{count}.zarr"
-        write_corpus(made[count], n_bags=count, dtype="uint8", **TINY)
+        stores[count] = folder / f"tiny-{count}.zarr"
+        write_corpus(stores[count], n_bags=count, dtype="uint8", **TINY)
     model = folder / "model.safetensors"
     settings = {**SETTINGS, "shared_dim": 16, "scale": "standard"}
-    train(str(made[counts[0]]), TrainConfig(**settings, max_steps=n_steps)).save(model)
+    train(str(stores[counts[0]]), TrainConfig(**settings, max_steps=n_steps)).save(model)
     rates: dict[int, list[float]] = {count: [] for count in counts}
     for _ in range(PAIRS):
         for count in counts:
-            rates[count].append(child("scale", made[count], model, n_steps)["steps_per_s"])
+            rates[count].append(child("scale", stores[count], model, n_steps)["steps_per_s"])
     for count in counts:
         ratio = [a / b for a, b in zip(rates[count], rates[counts[0]], strict=True)]
         yield {
@@ -251,23 +256,25 @@ def scale_cases(folder: Path, counts: list[int], n_steps: int) -> Iterator[dict]
             "of_fewest_bags": round(statistics.median(ratio), 3),
             "pairs": PAIRS,
         }
-        yield start_case(made[count])
+        yield start_case(stores[count])
 
 
 def scaled(path: Path, model: Path, n_steps: int) -> dict:
-    """Steps a second once the buffer is full: those of the second half of a run."""
+    """Steps per second in the second half of a run, when the buffer is full."""
     marks: list[tuple[int, float]] = []
 
-    def mark(progress: Progress) -> None:
+    def record(progress: TrainProgress) -> None:
         marks.append((progress.step, time.perf_counter()))
 
     config = TrainConfig(validation=0.0, epochs=10**6, max_steps=n_steps)
-    train(str(path), config, start=Model.load(model), watch=mark)
-    begin = next(each for each in marks if each[0] >= n_steps // 2)
-    return {"steps_per_s": (marks[-1][0] - begin[0]) / (marks[-1][1] - begin[1])}
+    train(str(path), config, start=Model.load(model), watch=record)
+    first_step, begin = next(mark for mark in marks if mark[0] >= n_steps // 2)
+    last_step, end = marks[-1]
+    return {"steps_per_s": (last_step - first_step) / (end - begin)}
 
 
 def run_steps(path: Path, n_steps: int) -> dict:
+    """Speed of a training with ``memory="256MiB"``."""
     rate, spent = timed(open_one(path), n_steps, memory="256MiB")
     return {"steps_per_s": round(rate), "waited": round(spent["reading"] / spent["all"], 3)}
 
@@ -281,26 +288,26 @@ def cases(smoke: bool) -> Iterator[dict]:
     ]
     for kind in kinds[: 1 if smoke else None]:
         with tempfile.TemporaryDirectory() as folder:
-            sizes = (2000, 500, 1) if smoke else (200_000, 200_000, PAIRS)
-            yield from pair_case(Path(folder), kind, *sizes)
+            counts = (2000, 500, 1) if smoke else (200_000, 200_000, PAIRS)
+            yield from pair_case(Path(folder), kind, *counts)
     with tempfile.TemporaryDirectory() as folder:
-        wanted = [10**7] if smoke else [10**9, 10**10]
-        yield from memory_cases(Path(folder), wanted, 500 if smoke else 200_000)
+        sizes = [10**7] if smoke else [10**9, 10**10]
+        yield from memory_cases(Path(folder), sizes, 500 if smoke else 200_000)
     with tempfile.TemporaryDirectory() as folder:
         yield looks_case(Path(folder), *((6000, 2000) if smoke else (100_000, 300_000)))
     with tempfile.TemporaryDirectory() as folder:
-        wanted = [1000, 2000] if smoke else [10**4, 10**5, 10**6, 10**7]
-        yield from scale_cases(Path(folder), wanted, 20_000 if smoke else 400_000)
+        n_bags = [1000, 2000] if smoke else [10**4, 10**5, 10**6, 10**7]
+        yield from scale_cases(Path(folder), n_bags, 20_000 if smoke else 400_000)
 
 
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
     if what == "start":
-        found = first_steps(Path(words[0]))
+        result = first_steps(Path(words[0]))
     elif what == "memory":
-        found = memory_of(Path(words[0]), Path(words[1]), words[2], int(words[3]))
+        result = memory_of(Path(words[0]), Path(words[1]), words[2], int(words[3]))
     elif what == "steps":
-        found = run_steps(Path(words[0]), int(words[1]))
+        result = run_steps(Path(words[0]), int(words[1]))
     else:
-        found = scaled(Path(words[0]), Path(words[1]), int(words[2]))
-    print(json.dumps(found))
+        result = scaled(Path(words[0]), Path(words[1]), int(words[2]))
+    print(json.dumps(result))

@@ -1,13 +1,16 @@
-"""Early discarding against the full grid, and two processes against one, on real sets.
+"""Grid search: early discarding against the full grid, and two processes against one.
 
-The sets are found in the folder that STREAMMIML_DATA names; without it there is only one that is
-made. STREAMMIML_BENCH_GRID ("small") may be "paper", which takes hours.
+The real sets are read from the folder that STREAMMIML_DATA names; without it only the synthetic set
+``made`` is used. STREAMMIML_BENCH_GRID names the grid: "small" (default) or "paper", which takes
+hours.
 
-``loss_above_best`` is the ranking loss of the winner found by early discarding, as the full grid
-measured it on all folds, above the lowest one there. ``share_of_steps`` compares steps done.
+The winner is the setting that early discarding chose. ``loss_above_best`` is the winner's ranking
+loss on all folds of the full grid minus the lowest loss in that grid. ``share_of_steps`` is the
+number of training steps with early discarding divided by that of the full grid.
 
-Times are from when the processes are there to the end of the last trial. ``two_processes_over_one``
-of ``made`` is of trials that all take the same steps, on the sets of a search.
+Times run from the first report of ``tune`` to the last, so they exclude the start of processes.
+``two_processes_over_one`` is the time with one process divided by that with two: on ``made`` for
+trials that all take the same number of steps, on real sets for a whole search.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import numpy as np
 from scipy.io import loadmat
 
 from streammiml.bags.block import BagBlock
-from streammiml.bags.checks import StoreSpec
+from streammiml.bags.validate import StoreSpec
 from streammiml.bags.views import Bags
 from streammiml.bags.writer import BagWriter
 from streammiml.config import TrainConfig
@@ -34,21 +37,21 @@ PAIRS = 3
 
 
 def scene(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    found = loadmat(folder / "scene" / "miml-image-data.mat")
-    return list(found["bags"].ravel()), found["targets"].T > 0
+    arrays = loadmat(folder / "scene" / "miml-image-data.mat")
+    return list(arrays["bags"].ravel()), arrays["targets"].T > 0
 
 
 def msrcv2(folder: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    found = loadmat(folder / "msrcv2" / "MSCV2.mat")
-    return list(found["Bags"].ravel()), found["Y"] > 0
+    arrays = loadmat(folder / "msrcv2" / "MSCV2.mat")
+    return list(arrays["Bags"].ravel()), arrays["Y"] > 0
 
 
-def made() -> tuple[list[np.ndarray], np.ndarray]:
+def random_bags() -> tuple[list[np.ndarray], np.ndarray]:
     rng = np.random.default_rng(0)
     return [rng.normal(size=(3, 5)) for _ in range(60)], rng.random((60, 4)) < 0.4
 
 
-def stored(path: Path, bags: list[np.ndarray], truth: np.ndarray) -> Bags:
+def write_store(path: Path, bags: list[np.ndarray], truth: np.ndarray) -> Bags:
     labels = [np.flatnonzero(row) for row in truth]
     block = BagBlock.from_bags([bag.astype(np.float32) for bag in bags], labels)
     spec = StoreSpec(n_features=block.n_features, n_labels=truth.shape[1])
@@ -57,30 +60,30 @@ def stored(path: Path, bags: list[np.ndarray], truth: np.ndarray) -> Bags:
         return writer.finish(1)
 
 
-def timed(*where: Any, **options: Any) -> tuple[dict[str, Any], float]:
-    """What ``tune`` found, and the seconds that its trials took."""
+def timed(*inputs: Any, **options: Any) -> tuple[dict[str, Any], float]:
+    """The result of ``tune``, and the seconds that its trials took."""
     times: list[float] = []
-    found = tune(*where, **options, watch=lambda _: times.append(time.perf_counter()))
-    return found, times[-1] - times[0]
+    result = tune(*inputs, **options, watch=lambda _: times.append(time.perf_counter()))
+    return result, times[-1] - times[0]
 
 
 def compared(name: str, store: Bags, config: TrainConfig, grid: Any) -> Iterator[dict[str, Any]]:
     case = {"set": name, "grid": grid if isinstance(grid, str) else "smoke"}
-    with tempfile.TemporaryDirectory() as name:
-        folder, seconds = Path(name), {}
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder, seconds = Path(folder_name), {}
 
         def run(what: str, **options: Any) -> dict[str, Any]:
-            found, seconds[what] = timed(store, folder / what, config, grid=grid, **options)
-            return found
+            result, seconds[what] = timed(store, folder / what, config, grid=grid, **options)
+            return result
 
         early, full = run("early", workers=2), run("full", workers=2, halving=False)
         losses = {row["setting"]: row["ranking_loss"] for row in full["table"]}
-        winner = losses[early["table"][0]["setting"]]
+        winner_loss = losses[early["table"][0]["setting"]]
         yield {
             "case": case,
             "settings": full["n_settings"],
             "ranking_loss": round(full["ranking_loss"], 4),
-            "loss_above_best": round(winner - full["ranking_loss"], 4),
+            "loss_above_best": round(winner_loss - full["ranking_loss"], 4),
             "share_of_steps": round(early["steps"] / full["steps"], 3),
             "share_of_time": round(seconds["early"] / seconds["full"], 3),
             "seconds": round(seconds["early"], 1),
@@ -91,11 +94,11 @@ def compared(name: str, store: Bags, config: TrainConfig, grid: Any) -> Iterator
 
 
 def equal_trials(folder: Path, smoke: bool) -> dict[str, Any]:
-    """Sixteen trials of some seconds each, by one process and by two, in turns."""
+    """Sixteen trials of a few seconds each, by one process and by two in turns."""
     rng = np.random.default_rng(0)
     n_bags, n_labels = (60, 4) if smoke else (3000, 20)
     bags = [rng.normal(size=(8, 100)) for _ in range(n_bags)]
-    store = stored(folder / "x.zarr", bags, rng.random((n_bags, n_labels)) < 0.1)
+    store = write_store(folder / "x.zarr", bags, rng.random((n_bags, n_labels)) < 0.1)
     config = TrainConfig(max_steps=50 if smoke else 400_000, validation=0.0, epochs=600)
     grid = {"step_size": [0.001 * (1 + i) for i in range(8)]}
 
@@ -117,13 +120,13 @@ def cases(smoke: bool) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         yield equal_trials(Path(folder), smoke)
     if smoke:
-        sets = {"made": made}
+        sets = {"made": random_bags}
     else:
         sets = {"scene": lambda: scene(Path(data)), "msrcv2": lambda: msrcv2(Path(data))}
         sets = sets if data else {}
     for name, read in sets.items():
         with tempfile.TemporaryDirectory() as folder:
-            store = stored(Path(folder) / "x.zarr", *read())
+            store = write_store(Path(folder) / "x.zarr", *read())
             config = TrainConfig(max_steps=200, validation=0.2) if smoke else TrainConfig()
             grid = {"step_size": [0.01, 0.02, 0.1]} if smoke else _grid()
             yield from compared(name, store, config, grid)

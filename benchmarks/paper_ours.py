@@ -1,4 +1,4 @@
-"""What streammiml does in the paper's tables: modes, each a search or none, then a training."""
+"""streammiml in the paper's tables: a mode is an optional grid search, then a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.paper_sets import FIGURES, FOLDS, I64, PaperSet
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
-from streammiml.learn.trainer import train
+from streammiml.learn.train import train
 from streammiml.measure.evaluate import evaluate
 from streammiml.search.grid import (
     GRIDS,
@@ -31,29 +31,31 @@ MOST_SETTINGS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mode:
-    """Settings that are given, and those that cross validation chooses."""
+    """Fixed settings, and the grid from which cross validation chooses the others."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     grid: Mapping[str, list[Any]] = field(default_factory=dict)
     sparse_grid: Mapping[str, list[Any]] | None = None
-    """Where rows are sparse, and most lifts need dense ones."""
+    """Grid for sparse rows, because most lifts need dense rows; None: ``grid``."""
     trial_steps: int | None = None
-    """Of each trial, where ``tune`` knows the grid by a name: all settings have them on the first
-    fold, and the better third on the others too, as with the peers. Of other grids ``tune``
-    discards most after fewer steps."""
+    """Steps of each trial of a grid that ``tune`` knows by name. All settings are tried on the
+    first fold and the better third on the other folds, as with the peers. In other grids ``tune``
+    discards most settings after fewer steps."""
     sparse_steps: int | None = None
+    """``trial_steps`` for sparse rows."""
     named: str | None = None
+    """Name of the grid in ``tune``, if it has one."""
 
     def search(self, *, sparse: bool) -> tuple[Mapping[str, list[Any]], int | None]:
-        """The grid, and steps of a trial."""
+        """The grid, and the number of steps of a trial."""
         if sparse and self.sparse_grid is not None:
             return self.sparse_grid, self.sparse_steps
         return self.grid, self.trial_steps
 
 
 MODES = {
-    # The paper's candidates, but for m and eta, to which "the algorithm is not very sensitive",
-    # and the middle one of C: 32 of 288.
+    # 32 of the paper's 288 candidates: without the middle value of C, and with one value each of
+    # m and eta, to which "the algorithm is not very sensitive".
     "paper": Mode(
         given={"average": False, "epochs": 300, "validation": 0.1},
         grid={
@@ -63,7 +65,7 @@ MODES = {
         },
     ),
     "default": Mode(),
-    # How long the winner is trained is the default's business.
+    # The winner is trained for the default number of epochs.
     "best": Mode(
         grid=GRIDS["best"],
         sparse_grid=SPARSE_GRIDS["best"],
@@ -80,35 +82,35 @@ MODES = {
 def tuned(
     bags: MemoryBags, config: TrainConfig, grid: GridLike
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The winner, and what each setting came to on the first fold."""
+    """The winner, and the ranking loss of each setting on the first fold."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         winner = tune(bags, run, config, grid=grid, folds=FOLDS, threads=1)["winner"]
-        found: dict[str, tuple[int, float]] = {}
+        longest: dict[str, tuple[int, float]] = {}  # (steps, loss) of the longest trial
         for path in (run / "trials").glob("*-0-*.json"):
             key, _, steps = path.stem.split("-")
             loss = json.loads(path.read_text())["figures"]["ranking_loss"]
-            looked = int(steps), math.inf if loss is None else loss
-            found[key] = max(found.get(key, looked), looked)
+            trial = int(steps), math.inf if loss is None else loss
+            longest[key] = max(longest.get(key, trial), trial)
     settings = settings_of(grid, config, sparse=bags.sparse)
     return dict(winner), [
-        {"setting": setting, "ranking_loss": found[key_of(setting)][1]} for setting in settings
+        {"setting": setting, "ranking_loss": longest[key_of(setting)][1]} for setting in settings
     ]
 
 
 def chosen_elsewhere(sets: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """The setting that is best on several sets, by what each found on its first fold."""
+    """The setting with the lowest sum, over sets, of its first-fold loss relative to the best."""
     lowest = [min(look["ranking_loss"] for look in looks) for looks in sets]
 
-    def above(number: int) -> float:
-        looks = [each[number]["ranking_loss"] for each in sets]
-        return sum(loss / least for loss, least in zip(looks, lowest, strict=True))
+    def relative_loss(number: int) -> float:
+        losses = [looks[number]["ranking_loss"] for looks in sets]
+        return sum(loss / least for loss, least in zip(losses, lowest, strict=True))
 
-    return dict(sets[0][min(range(len(sets[0])), key=above)]["setting"])
+    return dict(sets[0][min(range(len(sets[0])), key=relative_loss)]["setting"])
 
 
 def measured(mode: Mode, data: PaperSet, learn: I64, test: I64, smoke: bool) -> dict[str, Any]:
-    """Choose by cross validation inside ``learn``, train on all of it, measure on ``test``."""
+    """Choose settings by cross validation on ``learn``, train on ``learn``, measure on ``test``."""
     given = {**mode.given, **({"epochs": 2, "validation": 0.2} if smoke else {})}
     config = TrainConfig(**given)
     bags = data.bags(learn)
@@ -117,19 +119,19 @@ def measured(mode: Mode, data: PaperSet, learn: I64, test: I64, smoke: bool) -> 
         grid = {name: values[-2:] for name, values in grid.items()}
     n_settings = math.prod(map(len, grid.values()))
     assert n_settings <= MOST_SETTINGS, "every method has the same budget"
-    said: dict[str, Any] = {"chosen": {}, "n_settings": n_settings}
+    search_result: dict[str, Any] = {"chosen": {}, "n_settings": n_settings}
     if mode.grid:
-        said["chosen"], looks = tuned(bags, config, grid if smoke else mode.named or grid)
+        search_result["chosen"], looks = tuned(bags, config, grid if smoke else mode.named or grid)
         if mode.named:
-            said["first_fold"] = looks
-    return {**said, **trained({**given, **said["chosen"]}, data, learn, test)}
+            search_result["first_fold"] = looks
+    return {**search_result, **trained({**given, **search_result["chosen"]}, data, learn, test)}
 
 
 def trained(settings: Mapping[str, Any], data: PaperSet, learn: I64, test: I64) -> dict[str, Any]:
-    """Figures on ``test`` of a model with these settings, and what they came to."""
+    """Train on ``learn``; the figures on ``test``, and the scale that the model used."""
     model = train(data.bags(learn), TrainConfig(**settings))
-    found = evaluate(model, data.bags(test), threads=1)
+    figures = evaluate(model, data.bags(test), threads=1)
     return {
-        "figures": {name: found[name] for name in FIGURES if name in found},
+        "figures": {name: figures[name] for name in FIGURES if name in figures},
         "scale": model.settings["scale"],
     }

@@ -1,14 +1,16 @@
-"""What a user would take instead, on the same splits; run by the interpreter that has them.
+"""Peers that a user could take instead of streammiml, on the same splits.
 
-``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``. IN has ``rows`` (or ``values``, ``columns``,
-``row_offsets`` and ``n_features`` of sparse ones), ``bag_offsets``, ``truth``, ``learn``, ``test``
-and ``fold`` (of each bag to learn from). OUT gets ``scores`` and ``predicted``
-of the test bags, ``key_rows`` where the method knows them, and ``said``, JSON of what was chosen.
+``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``, in the interpreter that has the peers. IN has
+``rows`` (sparse rows: ``values``, ``columns``, ``row_offsets`` and ``n_features``),
+``bag_offsets``, ``truth``, the bag numbers ``learn`` and ``test``, and ``fold`` of each training
+bag. OUT gets ``scores`` and ``predicted`` of the test bags, ``key_rows`` if the method has them,
+and ``search_result``, JSON of the chosen setting and the number of settings.
 
-Settings are chosen by ranking loss inside the bags to learn from: all of them on the first fold,
-the better third on the other folds too, at most 32 of them. Where scores are probabilities a label
-is predicted from one half on; otherwise from the threshold that had the lowest Hamming loss out of
-fold; the highest label always is, as in ours, where every bag to learn from has a label.
+Cross validation by ranking loss on the training bags chooses one of at most 32 settings: all are
+tried on the first fold, the better third also on the other folds. A label is predicted if its score
+is above a cutoff: the peer's own, 0.5 for probabilities, otherwise the threshold with the lowest
+Hamming loss out of fold. If every training bag has a label, the label with the highest score is
+always predicted, as in ours.
 """
 
 import json
@@ -23,7 +25,7 @@ import numpy as np
 
 
 class Bags:
-    """Rows of all bags; ``pooled`` is what methods that know no bags get."""
+    """Rows of all bags; ``pooled`` gives one vector a bag, for methods without bags."""
 
     def __init__(self, rows, offsets, truth):
         self.rows, self.offsets, self.truth = rows, offsets, truth
@@ -34,30 +36,30 @@ class Bags:
         return Bags(np.concatenate(parts), offsets, self.truth[chosen])
 
     def pooled(self, *kinds):
-        of = {"mean": np.add, "max": np.maximum, "min": np.minimum}
-        found = []
+        reducers = {"mean": np.add, "max": np.maximum, "min": np.minimum}
+        columns = []
         for kind in kinds:
-            part = of[kind].reduceat(self.rows, self.offsets[:-1], axis=0)
-            found.append(part / np.diff(self.offsets)[:, None] if kind == "mean" else part)
-        return np.concatenate(found, axis=1)
+            part = reducers[kind].reduceat(self.rows, self.offsets[:-1], axis=0)
+            columns.append(part / np.diff(self.offsets)[:, None] if kind == "mean" else part)
+        return np.concatenate(columns, axis=1)
 
 
 class SparseBags(Bags):
-    """The same with rows in CSR; minima, nearly all of which are zero, are left out."""
+    """Bags of CSR rows; ``pooled`` leaves out minima, because nearly all of them are zero."""
 
     def take(self, chosen):
         sizes = np.diff(self.offsets)[chosen]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
-        places = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
-        return SparseBags(self.rows[places], offsets, self.truth[chosen])
+        numbers = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
+        return SparseBags(self.rows[numbers], offsets, self.truth[chosen])
 
     def pooled(self, *kinds):
         sparse = import_module("scipy.sparse")
         sizes, (n_rows, width) = np.diff(self.offsets), self.rows.shape
-        owner, found = np.repeat(np.arange(len(sizes)), sizes), []
+        owner, columns = np.repeat(np.arange(len(sizes)), sizes), []
         if "mean" in kinds:
             shares = 1 / sizes[owner]
-            found.append(sparse.csr_matrix((shares, (owner, np.arange(n_rows)))) @ self.rows)
+            columns.append(sparse.csr_matrix((shares, (owner, np.arange(n_rows)))) @ self.rows)
         if "max" in kinds:
             entries = self.rows.tocoo()
             keys = owner[entries.row] * width + entries.col
@@ -65,8 +67,8 @@ class SparseBags(Bags):
             keys, firsts = np.unique(keys[order], return_index=True)
             top = np.maximum.reduceat(entries.data[order], firsts)
             shape = (len(sizes), width)
-            found.append(sparse.csr_matrix((top, (keys // width, keys % width)), shape))
-        return sparse.hstack(found, format="csr")
+            columns.append(sparse.csr_matrix((top, (keys // width, keys % width)), shape))
+        return sparse.hstack(columns, format="csr")
 
 
 def ranking_loss(truth, scores):
@@ -79,7 +81,7 @@ def ranking_loss(truth, scores):
 
 
 def scaled(kind, learn, other):
-    """Features of both, scaled by those to learn from."""
+    """Scale both by statistics of ``learn``; ``kind`` is standard, unit or sqrt+unit."""
     if not isinstance(learn, np.ndarray):
         sparse = import_module("scipy.sparse")
         both = (x.sqrt() if kind == "sqrt+unit" else x for x in (learn, other))
@@ -97,17 +99,23 @@ def scaled(kind, learn, other):
 
 
 class Peer:
-    """One method: its settings, and the scores of other bags after learning from some."""
+    """One method. ``scores`` may set ``key_rows`` and ``cutoff`` for the bags that it scored."""
 
     probabilities = True
     key_rows = None
     cutoff = None
 
     def settings(self):
+        """Settings to choose from."""
         raise NotImplementedError
 
     def scores(self, learn, other, setting, final):
+        """Train on ``learn``, score ``other``; ``final`` is true once the setting is chosen."""
         raise NotImplementedError
+
+
+# Measured lines are keyed by the source of these classes (settings_key in bench_paper.py): any
+# edit, even of a comment, makes the lines of that peer out of date.
 
 
 class Forest(Peer):
@@ -317,33 +325,33 @@ PEERS = {
 
 
 def choose(peer, bags, fold, settings):
-    """The setting of the lowest mean ranking loss, and its scores of every bag out of fold."""
-    found = [{} for _ in settings]
+    """The setting with the lowest mean ranking loss, and its out-of-fold scores of every bag."""
+    trials = [{} for _ in settings]  # For each setting: fold → (loss, scores).
 
-    def look(number, which):
-        other = np.flatnonzero(fold == which)
-        learn = bags.take(np.flatnonzero(fold != which))
+    def run_trial(number, held_out):
+        other = np.flatnonzero(fold == held_out)
+        learn = bags.take(np.flatnonzero(fold != held_out))
         scores = peer.scores(learn, bags.take(other), settings[number], False)
-        found[number][which] = (ranking_loss(bags.truth[other], scores), scores)
+        trials[number][held_out] = (ranking_loss(bags.truth[other], scores), scores)
 
     def mean_loss(number):
-        return np.mean([loss for loss, _ in found[number].values()])
+        return np.mean([loss for loss, _ in trials[number].values()])
 
     for number in range(len(settings)):
-        look(number, 0)
+        run_trial(number, 0)
     kept = sorted(range(len(settings)), key=mean_loss)[: max(2, math.ceil(len(settings) / 3))]
     for number in kept:
-        for which in range(1, int(fold.max()) + 1):
-            look(number, which)
+        for held_out in range(1, int(fold.max()) + 1):
+            run_trial(number, held_out)
     best = min(kept, key=mean_loss)
     out = np.zeros(bags.truth.shape)
-    for which, (_, scores) in found[best].items():
-        out[fold == which] = scores
+    for held_out, (_, scores) in trials[best].items():
+        out[fold == held_out] = scores
     return settings[best], out
 
 
 def threshold(truth, scores):
-    """From which score on labels are predicted, for the lowest Hamming loss on these."""
+    """The threshold on scores with the lowest Hamming loss."""
     order = np.argsort(-scores, axis=None)
     right = np.cumsum(np.where(truth.ravel()[order], 1, -1))
     best = int(right.argmax())
@@ -368,7 +376,7 @@ def main():
     learn, test = bags.take(file["learn"]), bags.take(file["test"])
     settings = peer.settings()
     if isinstance(bags, SparseBags):
-        settings = [each for each in settings if each.get("scale") != "standard"]
+        settings = [setting for setting in settings if setting.get("scale") != "standard"]
     settings = settings[: 2 if smoke == "1" else None]
     setting, out_of_fold = choose(peer, learn, file["fold"], settings)
     scores = peer.scores(learn, test, setting, smoke != "1")
@@ -378,11 +386,12 @@ def main():
     predicted = scores > cutoff
     if learn.truth.any(axis=1).all():
         predicted[np.arange(len(scores)), scores.argmax(axis=1)] = True
-    said = {"chosen": setting, "n_settings": len(settings)}
-    found = {"scores": scores, "predicted": predicted, "said": np.array(json.dumps(said))}
+    search_result = {"chosen": setting, "n_settings": len(settings)}
+    output = {"scores": scores, "predicted": predicted}
+    output["search_result"] = np.array(json.dumps(search_result))
     if peer.key_rows is not None:
-        found["key_rows"] = peer.key_rows
-    np.savez(target, **found)
+        output["key_rows"] = peer.key_rows
+    np.savez(target, **output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The sets of the paper's tables, their splits and folds, and the figures that it published."""
+"""The sets of the paper's tables, their splits and folds, and the paper's figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.search.folds import Folds
 from streammiml_tools.convert import convert
-from streammiml_tools.reuters import fit_vocabulary, write_documents
+from streammiml_tools.corpora.reuters import fit_vocabulary, write_documents
 
 I64 = NDArray[np.int64]
 
@@ -28,6 +28,7 @@ FIGURES = (
     "key_instance_accuracy",
 )
 SHORT = dict(zip(FIGURES, ("h.l.", "o.e.", "co.", "r.l.", "a.p.", "key"), strict=True))
+# Figures that are better when higher.
 HIGHER = ("average_precision", "key_instance_accuracy")
 FOLDS = 3
 FILES = {
@@ -37,7 +38,7 @@ FILES = {
     "scene": "scene/miml-image-data.mat",
 }
 DOCUMENTS = {"reuters21578": "reuters21578/documents.jsonl.gz"}
-"""Documents, not bags: words are counted first."""
+"""Files of documents, which are turned into bags of word counts first."""
 TITLES = {
     "letter_frost": "Letter Frost",
     "msrcv2": "MSRC v2",
@@ -45,14 +46,14 @@ TITLES = {
     "scene": "Scene",
     "reuters21578": "Reuters-21578, sentences",
 }
-# Tables 2 and 3 of the paper, in the order of FIGURES: MIMLfast.
+# MIMLfast in Tables 2 and 3 of the paper, in the order of FIGURES.
 PUBLISHED: dict[str, tuple[str, ...]] = {
     "letter_frost": (".136±.014", ".151±.041", ".375±.042", ".134±.019", ".704±.034", ".67±.03"),
     "msrcv2": (".100±.007", ".295±.025", ".238±.014", ".108±.009", ".688±.017", ".66±.03"),
     "reuters": (".028±.004", ".044±.008", ".035±.004", ".014±.004", ".972±.005", "–"),
     "scene": (".188±.009", ".351±.023", ".207±.012", ".189±.014", ".770±.015", "–"),
 }
-# Tables 4 and 5, in the order of FIGURES, without key instances; Table 4 is of ten folds.
+# Tables 4 and 5, in the order of FIGURES without key instances. Table 4 (K=…) used ten folds.
 PUBLISHED_VARIED: dict[str, dict[str, tuple[str, ...]]] = {
     "scene": {
         "K=1": (".191±.011", ".366±.038", ".224±.018", ".209±.020", ".754±.023"),
@@ -73,7 +74,7 @@ PUBLISHED_VARIED: dict[str, dict[str, tuple[str, ...]]] = {
         "V2": (".035±.003", ".046±.010", ".035±.004", ".015±.003", ".971±.006"),
     },
 }
-# What is to be reached: (default, best), None where nothing is asked.
+# Goals for the modes (default, best); None: no goal.
 TARGETS: dict[str, dict[str, tuple[float, float | None]]] = {
     "letter_frost": {
         "ranking_loss": (0.127, 0.120),
@@ -102,7 +103,7 @@ TARGETS: dict[str, dict[str, tuple[float, float | None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PaperSet:
-    """All bags of a set, in memory."""
+    """All bags of a set in memory."""
 
     name: str
     block: BagBlock
@@ -117,23 +118,23 @@ class PaperSet:
 
 
 def load(named: str) -> PaperSet:
-    """A set by its name, found in STREAMMIML_DATA, or any file that ``convert`` reads."""
+    """Load a set by name from STREAMMIML_DATA, or by path any file that ``convert`` reads."""
     path, known = Path(named), FILES | DOCUMENTS
     if named in known:
         path = Path(os.environ["STREAMMIML_DATA"]) / known[named]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "set.zarr"
+        store_path = Path(folder) / "set.zarr"
         if named in DOCUMENTS:
-            write_documents(path, {"": place}, fit_vocabulary(path))
+            write_documents(path, {"": store_path}, fit_vocabulary(path))
         else:
-            convert(path, place)
-        store = open_store(place)
+            convert(path, store_path)
+        store = open_store(store_path)
         block = store.read(0, store.n_bags)
         return PaperSet(named if named in known else path.name, block, store.n_labels)
 
 
-def made() -> PaperSet:
-    """Little enough for a smoke."""
+def random_set() -> PaperSet:
+    """A random set, small enough for a smoke run."""
     rng = np.random.default_rng(0)
     bags = [rng.normal(size=(2 + i % 3, 6)).astype(np.float32) for i in range(72)]
     labels = [sorted({int(bag[0].argmax()), int(bag[1].argmax())}) for bag in bags]
@@ -142,12 +143,12 @@ def made() -> PaperSet:
 
 
 def split(n_bags: int, seed: int) -> tuple[I64, I64]:
-    """Two thirds to train on and a third to test on, each in the order of the set."""
+    """Two thirds to train on and one third to test on, both in the order of the set."""
     order = np.random.default_rng(seed).permutation(n_bags)
     cut = round(n_bags * 2 / 3)
     return np.sort(order[:cut]), np.sort(order[cut:])
 
 
 def folds(n_bags: int) -> I64:
-    """The fold of each training bag: what ``tune`` takes, so that all methods have the same."""
+    """The fold of each training bag; ``tune`` makes the same folds, so all methods share them."""
     return Folds(n_bags, FOLDS).of_bag()
