@@ -24,20 +24,13 @@ from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.config import TrainConfig, format_size, parse_size
 from streammiml.errors import StreammimlError
 from streammiml.learn.run_facts import FactsWriter, read_run_facts
+from streammiml.measure.registry import PAPER_FIGURES
 from streammiml_tools.convert import convert
 from streammiml_tools.convert.compare import compare
 from streammiml_tools.corpora.digits import digit_bags
 from streammiml_tools.corpora.docstrings import page_bags, read_library
 from streammiml_tools.corpora.synth import Planted, write_corpus
 
-SHOWN = (
-    "hamming_loss",
-    "one_error",
-    "coverage",
-    "ranking_loss",
-    "average_precision",
-    "key_instance_accuracy",
-)
 MARK = "made-by-streammiml-demo"
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 TRAIN_BAGS, TEST_BAGS = 4000, 1000
@@ -191,7 +184,7 @@ def _typical(labels: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def table(columns: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield a line for each metric and a column for each method; missing metrics are blank."""
     yield " " * 22 + "  ".join(columns)
-    for name in SHOWN:
+    for name in PAPER_FIGURES:
         cells = (
             f"{figures[name]:.4f}".rjust(len(method)) if name in figures else " " * len(method)
             for method, figures in columns.items()

@@ -29,6 +29,15 @@ _ALL: list[Metric[Any]] = [
     counts.per_label,
 ]
 METRICS = {metric.name: metric for metric in _ALL}
+PAPER_FIGURES = (
+    "hamming_loss",
+    "one_error",
+    "coverage",
+    "ranking_loss",
+    "average_precision",
+    "key_instance_accuracy",
+)
+"""Figures of the paper, in the order of its tables."""
 
 _FAMILIES: dict[str, Callable[[int], Metric[Any]]] = {
     "precision_at": ranking.precision_at,

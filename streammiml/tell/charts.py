@@ -1,9 +1,12 @@
-"""Coordinates of charts, which the page template draws as SVG: ticks, lines and bars."""
+"""Charts as lists of SVG shapes, with ticks on their axes.
+
+The page template draws every chart in the same way, so a new kind of chart needs no change there.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +20,8 @@ WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 10, 34
 MOST_POINTS = 400
 """Upper limit for the points of one line."""
+COLORS = 6
+"""Number of colours of the style sheet; runs beyond it repeat them."""
 BARS = 48
 """Approximate upper limit for the bars of a histogram."""
 
@@ -30,29 +35,32 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartLine:
-    """The line of one run in a chart."""
+class Shape:
+    """An SVG element of a chart."""
 
-    name: str
-    color: int
-    """Number of the run, so that it has the same colour in every chart."""
-    points: str
-    """Coordinates as the attribute ``points`` of an SVG ``polyline``."""
-    last: tuple[float, float]
-    """Coordinates of the last point."""
+    tag: str
+    """Name of the element: ``polyline``, ``circle``, ``rect`` or ``line``."""
+    style: str
+    """Classes of the style sheet."""
+    attributes: Mapping[str, str | float]
+    """Coordinates, by the names that SVG gives them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with one line per run; the horizontal axis counts steps."""
+    """A chart: axes, and the shapes between them."""
 
     title: str
     description: str
     """The chart in words, for screen readers."""
     x_name: str
-    lines: list[ChartLine]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
+    """Empty for a chart without a vertical axis."""
+    shapes: list[Shape]
+    """In drawing order: later shapes cover earlier ones."""
+    note: str = ""
+    """Text below the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +96,10 @@ class Histogram:
 def line_chart(
     title: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]
 ) -> Chart | None:
-    """Draw one line per run; None if no run has points.
+    """Draw one line per run over its steps; None if no run has points.
 
-    ``series`` has the name of each run and its (step, value) pairs; values are at least 0.
+    ``series`` has the name of each run and its (step, value) pairs; values are at least 0. A run
+    has the same colour in every chart.
     """
     drawn = [(i, name, thinned(points)) for i, (name, points) in enumerate(series) if points]
     if not drawn:
@@ -107,10 +116,13 @@ def line_chart(
             round(HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM), 1),
         )
 
-    lines = []
-    for color, name, points in drawn:
-        places = [place(x, y) for x, y in points]
-        lines.append(ChartLine(name, color, " ".join(f"{x},{y}" for x, y in places), places[-1]))
+    shapes = []
+    for run, _, points in drawn:
+        places, color = [place(x, y) for x, y in points], f"c{run % COLORS}"
+        corners = " ".join(f"{x},{y}" for x, y in places)
+        shapes.append(Shape("polyline", f"line {color}", {"points": corners}))
+        last_x, last_y = places[-1]
+        shapes.append(Shape("circle", f"dot {color}", {"cx": last_x, "cy": last_y, "r": 3}))
     description = "; ".join(
         f"{name}: {points[0][1]:.4g} at step {points[0][0]:,.0f}, "
         f"{points[-1][1]:.4g} at step {points[-1][0]:,.0f}"
@@ -120,9 +132,9 @@ def line_chart(
         title,
         description,
         "steps",
-        lines,
         [Tick(place(x, 0)[0], compact(x)) for x in x_values],
         [Tick(place(0, y)[1], f"{y:g}") for y in y_values],
+        shapes,
     )
 
 
@@ -152,7 +164,7 @@ def compact(number: float) -> str:
 
 
 def histogram(margins: Margins) -> Histogram:
-    """Draw the margins of carried and of other labels; each kind of bars adds up to 1.
+    """Bin the margins of carried and of other labels; each kind of bars adds up to 1.
 
     The range covers nearly all margins and at least one unit on each side of the threshold.
     """
@@ -199,6 +211,20 @@ def histogram(margins: Margins) -> Histogram:
         n_carried,
         n_others,
     )
+
+
+def margin_chart(title: str, bars: Histogram, note: str) -> Chart:
+    """Draw the bars of a histogram and a line at the threshold."""
+    floor = HEIGHT - BOTTOM
+    shapes = []
+    for bar in bars.bars:
+        for color, height in (("c1", bar.others), ("c0", bar.carried)):
+            box = {"x": bar.x, "width": bar.width, "y": floor - height, "height": height}
+            shapes.append(Shape("rect", f"bar {color}", box))
+    ends = {"x1": bars.threshold, "x2": bars.threshold, "y1": TOP, "y2": floor}
+    shapes.append(Shape("line", "threshold", ends))
+    axis = "score minus the dummy label's score"
+    return Chart(title, bars.description, axis, bars.x_ticks, [], shapes, note)
 
 
 def _bars(counts: I64, first: int, count: int, per_bar: int) -> NDArray[np.float64]:

@@ -23,14 +23,8 @@ def render(content: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "figure": figure, "spoken": spoken}
-    sizes = {
-        "WIDTH": charts.WIDTH,
-        "HEIGHT": charts.HEIGHT,
-        "LEFT": charts.LEFT,
-        "RIGHT": charts.RIGHT,
-        "TOP": charts.TOP,
-        "BOTTOM": charts.BOTTOM,
-    }
+    names = ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM", "COLORS")
+    sizes = {name: getattr(charts, name) for name in names}
     return environment.get_template("page.html").render(
         **content, size=sizes, rows_a_page=ROWS_A_PAGE
     )

@@ -19,12 +19,13 @@ from streammiml.measure.full_evaluation import FullEvaluation, evaluate_fully
 from streammiml.measure.registry import METRICS
 from streammiml.measure.scoring import ScoreOptions, StoreLike, Watch
 from streammiml.model import Model
+from streammiml.tell.chart_sections import SCORES, TRAINING, chart_sections
 from streammiml.tell.charts import histogram
 from streammiml.tell.examples import TYPICAL, Viewer, chosen_bags, examples, subconcepts
 from streammiml.tell.explain import image_shape
 from streammiml.tell.run_record import RunRecord, read_run
 from streammiml.tell.run_summary import RunSummary, ScoredStore, summarize
-from streammiml.tell.tables import figure_columns, label_tables, learning_curves, metric_names
+from streammiml.tell.tables import figure_columns, label_tables, metric_names
 
 PAGE = "report.html"
 MARK = b'<meta name="generator" content="streammiml report">'
@@ -98,7 +99,8 @@ def report(
         "title": title or "Report on " + ", ".join(run.name for run in summaries),
         "version": version("streammiml"),
         "runs": summaries,
-        "charts": learning_curves(summaries),
+        "training_charts": chart_sections(TRAINING, summaries),
+        "score_charts": chart_sections(SCORES, summaries),
         "figures": figure_columns(summaries, others or {}),
         "metric_names": metric_names(summaries),
         "better": {name: metric.better for name, metric in METRICS.items()},

@@ -1,4 +1,4 @@
-"""Tables and curves of a page: figures of all runs side by side, and figures of each label."""
+"""Tables of a page: figures of all runs side by side, and figures of each label."""
 
 from __future__ import annotations
 
@@ -6,22 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from streammiml.measure.registry import METRICS
-from streammiml.tell.charts import Chart, line_chart
-from streammiml.tell.run_record import RunRecord
+from streammiml.measure.registry import METRICS, PAPER_FIGURES
 from streammiml.tell.run_summary import RunSummary
 
 MOST_LABELS = 20_000
 """Upper limit for the rows of a label table, so that a page stays small."""
-FIRST = (
-    "hamming_loss",
-    "one_error",
-    "coverage",
-    "ranking_loss",
-    "average_precision",
-    "key_instance_accuracy",
-)
-"""Figures of the paper, which come first."""
 NORMAL_95 = 1.959964
 """Half the width of a 95 % interval, in standard errors."""
 
@@ -57,29 +46,9 @@ class LabelTable:
     """Number of all labels."""
 
 
-def learning_curves(runs: Sequence[RunSummary]) -> list[Chart]:
-    """Draw losses over steps, one chart per kind of loss, with all runs in it."""
-    losses = (
-        ("Ranking loss of held-out bags", "validation_loss"),
-        ("Mean loss of a step", "loss"),
-        ("Share of steps that found a wrong order", "share_of_violations"),
-    )
-    charts = (
-        line_chart(title, [(run.name, _points(run.record, key)) for run in runs])
-        for title, key in losses
-    )
-    return [chart for chart in charts if chart is not None]
-
-
-def _points(record: RunRecord, key: str) -> list[tuple[float, float]]:
-    """(step, value) pairs of the history lines that have a value under this key."""
-    entries = (entry for entry in record.history if entry.get(key) is not None)
-    return [(float(entry["step"]), float(entry[key])) for entry in entries]
-
-
 def metric_names(runs: Sequence[RunSummary]) -> list[str]:
     """Names of the figures that at least one run has; figures of the paper come first."""
-    known = dict.fromkeys(FIRST) | dict.fromkeys(METRICS)
+    known = dict.fromkeys(PAPER_FIGURES) | dict.fromkeys(METRICS)
     measured = [run.scored.survey.figures for run in runs if run.scored.survey is not None]
     return [
         name

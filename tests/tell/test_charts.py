@@ -31,9 +31,11 @@ def test_line_chart__lines_stay_inside_and_keep_their_colours(series):
     assert (chart is None) == (not any(series))
     if chart is None:
         return
-    assert [line.color for line in chart.lines] == [i for i, points in enumerate(series) if points]
-    for line in chart.lines:
-        for pair in line.points.split():
+    lines = [shape for shape in chart.shapes if shape.tag == "polyline"]
+    drawn = [i for i, points in enumerate(series) if points]
+    assert [line.style for line in lines] == [f"line c{i}" for i in drawn]
+    for line in lines:
+        for pair in line.attributes["points"].split():
             x, y = map(float, pair.split(","))
             assert charts.LEFT <= x <= charts.WIDTH - charts.RIGHT
             assert charts.TOP - 0.1 <= y <= charts.HEIGHT - charts.BOTTOM
@@ -80,3 +82,16 @@ def test_histogram__tells_the_shares_in_words():
         "66.7% of 3 labels that bags carry score above the dummy label"
     )
     assert histogram.others_above == 0
+
+
+def test_margin_chart__draws_two_bars_each_and_the_threshold_last():
+    histogram = charts.histogram(Margins(counts([BINS // 2, 3]), counts([9])))
+    chart = charts.margin_chart("a", histogram, "note")
+    *bars, threshold = chart.shapes
+    assert len(bars) == 2 * len(histogram.bars)
+    for bar in bars:
+        top, height = bar.attributes["y"], bar.attributes["height"]
+        assert math.isclose(top + height, charts.HEIGHT - charts.BOTTOM)
+        assert top >= charts.TOP - 0.01
+    assert threshold.attributes["x1"] == histogram.threshold
+    assert (chart.description, chart.note) == (histogram.description, "note")

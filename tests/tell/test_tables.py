@@ -7,12 +7,11 @@ import pytest
 from streammiml.tell import tables
 
 
-def run(name, figures, *, history=(), fingerprint="f"):
+def run(name, figures, *, fingerprint="f"):
     """A run with these figures, as far as the tables look at one."""
     survey = SimpleNamespace(figures=figures)
     return SimpleNamespace(
         name=name,
-        record=SimpleNamespace(history=list(history)),
         scored=SimpleNamespace(survey=survey, store=SimpleNamespace(fingerprint=fingerprint)),
     )
 
@@ -63,10 +62,3 @@ def test_label_tables__keep_the_labels_of_the_most_bags(monkeypatch):
     (table,) = tables.label_tables([run("a", {"per_label": rows})])
     assert [row[0] for row in table.rows] == ["4", "3"]
     assert table.n_labels == 5
-
-
-def test_learning_curves__leave_out_losses_that_no_run_has():
-    history = [{"step": 10, "loss": 2.0, "validation_loss": None}, {"step": 20, "loss": 1.0}]
-    charts = tables.learning_curves([run("a", {}, history=history)])
-    assert [chart.title for chart in charts] == ["Mean loss of a step"]
-    assert "2 at step 10, 1 at step 20" in charts[0].description
