@@ -4,6 +4,7 @@ import faulthandler
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -79,6 +80,24 @@ def tiny(request, tmp_path_factory) -> Tiny:
     path, block = folder / f"tiny.{request.param}", made_block()
     write_parts(path, made_spec(), [block.slice(0, 5), block.slice(5, len(block))])
     return Tiny(request.param, path, block)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of an S3 server."""
+    servers = pytest.importorskip("tests.remote_servers", reason="the server is moto's")
+    with servers.s3_server() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(server, monkeypatch, tmp_path) -> str:
+    """The URL of an empty prefix, with the environment set as a user would."""
+    servers = pytest.importorskip("tests.remote_servers", reason="the server is moto's")
+    for name, value in servers.s3_settings(server).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return f"s3://{servers.BUCKET}/{tmp_path.name}"
 
 
 @pytest.fixture(scope="session")

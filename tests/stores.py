@@ -18,6 +18,7 @@ import numpy as np
 from streammiml.bags import array_writer, parquet_parts, parquet_write, zarr_parts, zarr_write
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.prepared_bags import PreparedBags, prepare
 from streammiml.bags.store import BagStore
 from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
@@ -146,6 +147,11 @@ def write_parts(path: Path, spec: StoreSpec, parts: Sequence[BagBlock]) -> BagSt
         for number, part in enumerate(parts):
             writer.write_part(number, part)
         return writer.finish(len(parts))
+
+
+def prepared(start: int, stop: int) -> PreparedBags:
+    """Bags of :func:`made_block`, checked and ready to be written."""
+    return prepare(made_block().slice(start, stop), made_spec(), "x")
 
 
 def write_store(path: Path, block: BagBlock, **changes) -> BagStore:

@@ -5,7 +5,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -23,26 +22,11 @@ from streammiml.bags.seal import seal
 from streammiml.bags.store import open_one, open_store
 from streammiml.bags.writer import BagWriter
 from streammiml.errors import StoreError, StreammimlError
-from tests.remote_servers import BUCKET, NOWHERE, http_server, s3_server, s3_settings
+from tests.remote_servers import NOWHERE, http_server
 from tests.stores import assert_same, made_block, made_spec, plain, sizes, write_parts, write_store
 
 ROOT = Path(__file__).parents[2]
 CLOSED = "http://127.0.0.1:9"
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as address:
-        yield address
-
-
-@pytest.fixture
-def s3(server, monkeypatch, tmp_path):
-    """The URL of an empty prefix, with the environment set as a user would."""
-    for name, value in s3_settings(server).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return f"s3://{BUCKET}/{tmp_path.name}"
 
 
 @pytest.fixture

@@ -1,28 +1,13 @@
 """Parts of a Parquet store: a data file and an index for each."""
 
-import pytest
-
 from streammiml.bags.parquet_parts import staged_parts
 from streammiml.bags.parquet_write import part_key
-from streammiml.bags.prepared_bags import prepare
-from streammiml.bags.spool import SUBFOLDERS
-from tests.stores import made_block, made_spec
-
-
-@pytest.fixture
-def staging(tmp_path):
-    for name in SUBFOLDERS:
-        (tmp_path / name).mkdir()
-    return tmp_path
-
-
-def bags(start, stop):
-    return prepare(made_block().slice(start, stop), made_spec(), "x")
+from tests.stores import made_spec, prepared
 
 
 def test_part__exists_as_long_as_its_file_exists(staging):
     parts = staged_parts(staging, made_spec(), None, is_owner=True)
-    parts.write(1, bags(4, 8))
+    parts.write(1, prepared(4, 8))
     assert (parts.has(0), parts.has(1), parts.n_begun()) == (False, True, 2)
     (staging / "store" / part_key(1)).unlink()
     assert parts.missing(2) == [0, 1]
@@ -30,7 +15,7 @@ def test_part__exists_as_long_as_its_file_exists(staging):
 
 def test_part_without_bags__has_no_file(staging):
     parts = staged_parts(staging, made_spec(), None, is_owner=True)
-    parts.write(0, bags(0, 0))
+    parts.write(0, prepared(0, 0))
     assert parts.has(0)
     assert list((staging / "store").iterdir()) == []
 
@@ -38,7 +23,7 @@ def test_part_without_bags__has_no_file(staging):
 def test_uploaded_part__is_removed_from_the_disk(staging):
     sent = []
     parts = staged_parts(staging, made_spec(), lambda key, _: sent.append(key), is_owner=True)
-    parts.write(0, bags(0, 4))
+    parts.write(0, prepared(0, 4))
     assert sent == [part_key(0)]
     assert list((staging / "store").iterdir()) == []
     assert parts.has(0)
@@ -47,7 +32,7 @@ def test_uploaded_part__is_removed_from_the_disk(staging):
 def test_finish__indexes_all_parts_and_may_be_repeated(staging):
     parts = staged_parts(staging, made_spec(), None, is_owner=True)
     for number, (start, stop) in enumerate([(0, 4), (4, 4), (4, 12)]):
-        parts.write(number, bags(start, stop))
+        parts.write(number, prepared(start, stop))
     assert parts.missing(3) == []
     first, second = (parts.finish(3, made_spec()) for _ in range(2))
     assert first == second

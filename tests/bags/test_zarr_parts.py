@@ -1,38 +1,24 @@
 """Parts of a Zarr store: appended in order, spooled until then, resumed from the journal."""
 
-import pytest
-
-from streammiml.bags.prepared_bags import prepare
-from streammiml.bags.spool import JOURNAL, SUBFOLDERS, part_path
+from streammiml.bags.spool import JOURNAL, part_path
 from streammiml.bags.zarr_parts import staged_parts
-from tests.stores import made_block, made_spec
-
-
-@pytest.fixture
-def staging(tmp_path):
-    for name in SUBFOLDERS:
-        (tmp_path / name).mkdir()
-    return tmp_path
-
-
-def bags(start, stop):
-    return prepare(made_block().slice(start, stop), made_spec(), "x")
+from tests.stores import made_spec, prepared
 
 
 def test_parts__are_spooled_until_they_are_next(staging):
     parts = staged_parts(staging, made_spec(), None, is_owner=True)
-    parts.write(1, bags(4, 8))
+    parts.write(1, prepared(4, 8))
     assert part_path(staging, 1).exists()
     assert (parts.has(0), parts.has(1), parts.n_begun()) == (False, True, 2)
     assert parts.missing(3) == [0, 2]
-    parts.write(0, bags(0, 4))
+    parts.write(0, prepared(0, 4))
     assert not part_path(staging, 1).exists()
     assert parts.has(1)
     assert parts.missing(3) == [2]
 
 
 def test_owner__resumes_from_the_journal_and_others_read_it(staging):
-    staged_parts(staging, made_spec(), None, is_owner=True).write(0, bags(0, 4))
+    staged_parts(staging, made_spec(), None, is_owner=True).write(0, prepared(0, 4))
     for is_owner in (False, True):
         parts = staged_parts(staging, made_spec(), None, is_owner=is_owner)
         assert (parts.has(0), parts.has(1), parts.n_begun()) == (True, False, 1)
@@ -43,7 +29,7 @@ def test_owner__resumes_from_the_journal_and_others_read_it(staging):
 def test_finish__describes_all_parts_and_may_be_repeated(staging):
     parts = staged_parts(staging, made_spec(), None, is_owner=True)
     for number, (start, stop) in enumerate([(0, 4), (4, 12)]):
-        parts.write(number, bags(start, stop))
+        parts.write(number, prepared(start, stop))
     drafts = []
     for _ in range(2):
         assert parts.missing(2) == []

@@ -6,14 +6,7 @@ and has started no threads of its own.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +15,8 @@ from streammiml_tools.convert import convert
 from streammiml_tools.convert.plan import ConvertConfig
 from streammiml_tools.readers import READERS, reader_of
 from streammiml_tools.readers.base import SourceOptions
-from tests.faults.killing import ROOT, _in_child, _kill_at
-from tests.stores import as_sparse, made_block, sizes
+from tests.faults.killing import ChildOwner, kill_at, obey
+from tests.stores import as_sparse, made_block
 
 SPAN_BYTES = 200
 
@@ -43,7 +36,7 @@ def work(order: dict[str, Any]) -> None:
 
 def _run(order: dict[str, Any]) -> None:
     counter = [0]
-    _kill_at(order["at"], str(Path(order["path"]).parent), counter)
+    kill_at(order["at"], str(Path(order["path"]).parent), counter)
     work(order)
     Path(order["tally"]).write_text(str(counter[0]))
 
@@ -55,29 +48,14 @@ def serve() -> None:
         digests_of(block)
     for name in READERS:
         reader_of(name)
-    with sizes():
-        for line in sys.stdin:
-            order = json.loads(line)
-            pid = _in_child(partial(_run, order))
-            if order["after"]:
-                time.sleep(order["after"])
-                os.kill(pid, signal.SIGKILL)
-            _, status = os.waitpid(pid, 0)
-            print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
+    obey(_run)
 
 
-class Converter:
+class Converter(ChildOwner):
     """Converts in another process, which may be killed; a context manager."""
 
     def __init__(self, tally: Path) -> None:
-        self._tally = tally
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.converting_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        super().__init__("tests.faults.converting_child", tally)
 
     def convert(
         self,
@@ -90,30 +68,8 @@ class Converter:
         after: float = 0,
     ) -> bool:
         """Convert; die at the n-th change, or after seconds. Whether it was killed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         order = {"source": str(source), "path": str(path), "settings": asdict(settings)}
-        order |= {"group": group, "at": at, "after": after, "tally": str(self._tally)}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        status = int(json.loads(self._process.stdout.readline())["status"])
-        assert status in (0, -signal.SIGKILL), f"the conversion failed with {status}"
-        return status != 0
-
-    @property
-    def changes(self) -> int:
-        """Changes that the last undisturbed conversion made."""
-        return int(self._tally.read_text())
-
-    def __enter__(self) -> Converter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        return self._was_killed(**order, group=group, at=at, after=after)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 # Loaded once here rather than in every child: Arrow loads the first two when it meets a table.
 import pandas  # noqa: F401
@@ -48,7 +48,7 @@ def write(path: Path, kind: str, order: list[int], joined: Sequence[int] = ()) -
     """Begin or go on, write the parts that are missing in this order, and finish."""
     spec, parts = job(kind)
     with BagWriter.begin(path, spec, source="made") as writer:
-        helpers = [_in_child(partial(_help, path, n, parts[n])) for n in joined]
+        helpers = [in_child(partial(_help, path, n, parts[n])) for n in joined]
         for pid in helpers:
             # A helper that is killed leaves its part to its owner.
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -63,7 +63,7 @@ def _help(path: Path, number: int, part: BagBlock) -> None:
     BagWriter.join(path).write_part(number, part)
 
 
-def _in_child(work: Any) -> int:
+def in_child(work: Any) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -75,7 +75,7 @@ def _in_child(work: Any) -> int:
         os._exit(1)
 
 
-def _kill_at(number: int, folder: str, counter: list[int]) -> None:
+def kill_at(number: int, folder: str, counter: list[int]) -> None:
     """Die at the n-th thing that changes the folder, just before it happens; 0: only count."""
 
     def count() -> None:
@@ -110,7 +110,7 @@ def _run(order: dict[str, Any]) -> None:
         writer.write_part(0, parts[0])
         Path(order["tally"]).write_text(str(os.getpid()))
         time.sleep(60)
-    _kill_at(order["at"], str(path.parent), counter)
+    kill_at(order["at"], str(path.parent), counter)
     write(path, order["kind"], order["order"], order["joined"])
     Path(order["tally"]).write_text(str(counter[0]))
 
@@ -121,11 +121,16 @@ def serve() -> None:
         for part in job(kind)[1]:
             # Compiled once here rather than in every child.
             digests_of(part)
+    obey(_run)
+
+
+def obey(run: Callable[[dict[str, Any]], None]) -> None:
+    """Run each order in a child, and answer with how it ended; ``hold`` is not waited for."""
     with sizes():
         for line in sys.stdin:
             order = json.loads(line)
-            pid = _in_child(partial(_run, order))
-            if order["what"] == "hold":
+            pid = in_child(partial(run, order))
+            if order.get("what") == "hold":
                 print(json.dumps({"pid": pid}), flush=True)
                 continue
             if order["after"]:
@@ -135,13 +140,13 @@ def serve() -> None:
             print(json.dumps({"status": os.waitstatus_to_exitcode(status)}), flush=True)
 
 
-class Killer:
-    """Writes stores in another process, which may be killed; a context manager."""
+class ChildOwner:
+    """Sends orders to a module that obeys them in children; a context manager."""
 
-    def __init__(self, tally: Path) -> None:
+    def __init__(self, module: str, tally: Path) -> None:
         self._tally = tally
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.killing"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -155,6 +160,33 @@ class Killer:
         self._process.stdin.flush()
         return dict(json.loads(self._process.stdout.readline()))
 
+    def _was_killed(self, **order: Any) -> bool:
+        status = int(self._ask(**order)["status"])
+        assert status in (0, -signal.SIGKILL), f"the child failed with {status}"
+        return status != 0
+
+    @property
+    def changes(self) -> int:
+        """Changes that the last undisturbed child made."""
+        return int(self._tally.read_text())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Killer(ChildOwner):
+    """Writes stores in another process, which may be killed; a context manager."""
+
+    def __init__(self, tally: Path) -> None:
+        super().__init__("tests.faults.killing", tally)
+
     def write(
         self,
         path: Path,
@@ -167,10 +199,9 @@ class Killer:
     ) -> bool:
         """Write a store; die at the n-th change, or after seconds. Whether it was killed."""
         parts = {"order": list(range(N_PARTS)) if order is None else order, "joined": joined or []}
-        answer = self._ask(what="write", path=str(path), kind=kind, at=at, after=after, **parts)
-        status = int(answer["status"])
-        assert status in (0, -signal.SIGKILL), f"the writer failed with {status}"
-        return status != 0
+        return self._was_killed(
+            what="write", path=str(path), kind=kind, at=at, after=after, **parts
+        )
 
     def hold(self, path: Path, kind: str) -> int:
         """Begin a store and write one part in a process that then sleeps; its number."""
@@ -179,21 +210,6 @@ class Killer:
         while not self._tally.exists() or not self._tally.read_text():
             time.sleep(0.01)
         return pid
-
-    @property
-    def changes(self) -> int:
-        """Changes that the last undisturbed write made."""
-        return int(self._tally.read_text())
-
-    def __enter__(self) -> Killer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 if __name__ == "__main__":

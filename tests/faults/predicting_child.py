@@ -17,13 +17,13 @@ from streammiml.measure import output_plan
 from streammiml.measure.predict import predict
 from streammiml.measure.scoring import open_model_and_store
 from streammiml.scorer import Scorer
-from tests.faults.killing import _in_child, _kill_at
+from tests.faults.killing import in_child, kill_at
 
 
 def run(order):
     counter = [0]
     out = Path(order["out"])
-    _kill_at(order["at"], str(out), counter)
+    kill_at(order["at"], str(out), counter)
     predict(order["model"], order["store"], out, format=order["format"], threads=1)
     Path(order["tally"]).write_text(str(counter[0]))
 
@@ -34,7 +34,7 @@ def serve(model, store):
     output_plan.LEAST_PART_BYTES, output_plan.N_PARTS, output_plan.GROUP_BYTES = 1, 3, 2000
     for line in sys.stdin:
         order = json.loads(line)
-        pid = _in_child(partial(run, {"model": model, "store": store, **order}))
+        pid = in_child(partial(run, {"model": model, "store": store, **order}))
         if order["after"]:
             time.sleep(order["after"])
             os.kill(pid, signal.SIGKILL)

@@ -11,19 +11,7 @@ import pytest
 import streammiml as sm
 from streammiml.verbs.evaluate import LABELS_SHOWN, readable
 from streammiml.verbs.main import run
-from tests.measure.models import made_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run") / "model.safetensors"
-    made_model().save(path)
-    return path
-
-
-def printed(capsys):
-    out, err = capsys.readouterr()
-    return out.strip(), err.strip()
+from tests.verbs.output import printed
 
 
 def test_evaluate__json_is_what_the_library_returns(model, tiny, capsys):

@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from tests.clusters import answering, outside_processes
-from tests.measure.models import made_model
 from tests.stores import made_block, made_spec, write_parts
 
 STREAMMIML = [sys.executable, "-m", "streammiml"]
@@ -28,13 +27,6 @@ class Lacking:
 sys.meta_path.insert(0, Lacking())
 """
 """Run at the start of a process that is to have no streammiml."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run") / "model.safetensors"
-    made_model().save(path)
-    return path
 
 
 @pytest.fixture(scope="module")

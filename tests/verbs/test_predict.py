@@ -11,19 +11,7 @@ import pytest
 
 from streammiml.verbs.main import run
 from streammiml.verbs.predict import readable
-from tests.measure.models import made_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run") / "model.safetensors"
-    made_model().save(path)
-    return path
-
-
-def printed(capsys):
-    out, err = capsys.readouterr()
-    return out.strip(), err.strip()
+from tests.verbs.output import printed
 
 
 def test_predict__writes_records_and_sums_up(model, tiny, tmp_path, capsys):

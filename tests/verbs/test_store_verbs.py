@@ -15,6 +15,7 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.layout import MANIFEST
 from streammiml.bags.validate import StoreSpec
 from streammiml.verbs.main import run
+from tests.verbs.output import printed
 
 
 @pytest.fixture(params=["zarr", "parquet"])
@@ -27,11 +28,6 @@ def store(request, tmp_path):
         writer.write_part(0, block)
         writer.finish(1)
     return tmp_path / f"corpus.{request.param}"
-
-
-def printed(capsys):
-    out, err = capsys.readouterr()
-    return out.strip(), err.strip()
 
 
 def test_info__json_has_the_promised_keys(store, capsys):

@@ -12,6 +12,7 @@ from streammiml.model import Model
 from streammiml.verbs.main import run
 from tests.planted import planted
 from tests.stores import write_store
+from tests.verbs.output import printed
 
 QUICK = ["--shared-dim=8", "--subconcepts=2", "--epochs=2", "--validate-every=200"]
 
@@ -21,11 +22,6 @@ def store(tmp_path_factory):
     path = tmp_path_factory.mktemp("corpus") / "corpus.zarr"
     write_store(path, planted())
     return str(path)
-
-
-def printed(capsys):
-    out, err = capsys.readouterr()
-    return out.strip(), err.strip()
 
 
 def refused(capsys, *words):

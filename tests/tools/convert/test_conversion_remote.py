@@ -1,7 +1,5 @@
 """convert to and from URLs, against a server that the tests start themselves."""
 
-import tempfile
-
 import pytest
 
 import streammiml as sm
@@ -10,27 +8,10 @@ from streammiml_tools.convert import convert
 from streammiml_tools.convert.compare import compare
 from streammiml_tools.convert.plan import ConvertConfig
 from streammiml_tools.readers.base import SourceOptions
-from tests.remote_servers import BUCKET, s3_server, s3_settings
 from tests.stores import made_block
 from tests.tools.source_files import bags_of, save_npz
 
 SMALL = SourceOptions(span_bytes=256)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with s3_server() as address:
-        yield address
-
-
-@pytest.fixture
-def s3(server, monkeypatch, tmp_path):
-    """The URL of an empty prefix, with the environment set as a user would."""
-    for name, value in s3_settings(server).items():
-        monkeypatch.setenv(name, value)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    return f"s3://{BUCKET}/{tmp_path.name}"
 
 
 def test_url__is_written_read_and_compared(s3, tmp_path, backend):
