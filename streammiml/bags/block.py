@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,16 @@ def check_shapes(bags: Sequence[Any]) -> None:
                 f"bag {number} has shape {shape}, expected (rows, "
                 f"{first[1] if len(first) == 2 else 'features'})"
             )
+
+
+class Bag(NamedTuple):
+    """One bag of a store."""
+
+    rows: NDArray[Any]
+    """Rows as a dense array (rows, features)."""
+    labels: NDArray[np.int32]
+    """Numbers of the labels that the bag carries."""
+    id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

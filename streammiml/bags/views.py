@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml._base.html_table import listed, table_html
-from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.block import Bag, BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.verified_array import Ranges
 from streammiml.errors import StoreError
@@ -24,6 +25,8 @@ GAP_BAGS = 8
 SCAN_GAP = 1024
 # Bags whose labels are read at a time to find the bags with a label.
 SCAN_BAGS = 65536
+ITERATED_BYTES = 4 << 20
+"""About how many bytes an iteration over the bags of a store reads at a time."""
 
 
 class Bags(ABC):
@@ -95,6 +98,41 @@ class Bags(ABC):
 
     def __len__(self) -> int:
         return self.n_bags
+
+    @overload
+    def __getitem__(self, at: int) -> Bag: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Bag]: ...
+
+    def __getitem__(self, at: int | slice) -> Bag | list[Bag]:
+        """One bag by its number, or a list of bags by slice; −1 is the last bag."""
+        if isinstance(at, slice):
+            numbers = np.arange(self.n_bags)[at]
+            ids = [self.bag_ids(i, i + 1)[0] for i in numbers.tolist()]
+            return _split(self.read_bags(numbers, row_labels=False), ids)
+        # An IndexError, not a StoreError: Python ends loops over indices by it.
+        number = range(self.n_bags)[at]
+        block = self.read(number, number + 1, row_labels=False)
+        return _split(block, self.bag_ids(number, number + 1))[0]
+
+    def __iter__(self) -> Iterator[Bag]:
+        """All bags in the order of the store; some megabytes are read at a time."""
+        for start, stop in self._iterated():
+            yield from _split(self.read(start, stop, row_labels=False), self.bag_ids(start, stop))
+
+    def _iterated(self) -> Iterator[tuple[int, int]]:
+        """Ranges of bags whose rows take about ``ITERATED_BYTES`` when they are dense."""
+        limit = ITERATED_BYTES // (self.n_features * np.dtype(self.dtype).itemsize)
+        for first in range(0, self.n_bags, SCAN_BAGS):
+            last = min(first + SCAN_BAGS, self.n_bags)
+            ends = np.cumsum(self.bag_sizes(first, last))
+            start = 0
+            while start < len(ends):
+                before = int(ends[start - 1]) if start else 0
+                stop = max(int(np.searchsorted(ends, before + limit, "right")), start + 1)
+                yield first + start, first + stop
+                start = stop
 
     def __repr__(self) -> str:
         kind = f"sparse {self.dtype}" if self.sparse else self.dtype
@@ -179,6 +217,10 @@ class Bags(ABC):
             raise StoreError(
                 f"{self.name} has bags 0 to {self.n_bags}, requested {start} to {stop}"
             )
+
+
+def _split(block: BagBlock, ids: Sequence[str]) -> list[Bag]:
+    return [Bag(block.rows_of(i), block.labels_of(i), name) for i, name in enumerate(ids)]
 
 
 class JoinedStore(Bags):
@@ -301,20 +343,19 @@ class StoreView(Bags):
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag; rows are not read."""
-        self._check_range(start, stop)
-        bags = self.indices[start:stop]
-        out = np.empty(len(bags), np.int64)
-        for group, a, b in self._runs(bags):
-            out[group] = self.base.bag_sizes(a, b)[bags[group] - a]
-        return out
+        return self._counts(self.base.bag_sizes, start, stop)
 
     def bag_values(self, start: int, stop: int) -> I64:
         """Number of stored values of each bag; values are not read."""
+        return self._counts(self.base.bag_values, start, stop)
+
+    def _counts(self, count: Callable[[int, int], I64], start: int, stop: int) -> I64:
+        """Counts of the view's bags; ``count`` has those of a range of the base's bags."""
         self._check_range(start, stop)
         bags = self.indices[start:stop]
         out = np.empty(len(bags), np.int64)
         for group, a, b in self._runs(bags):
-            out[group] = self.base.bag_values(a, b)[bags[group] - a]
+            out[group] = count(a, b)[bags[group] - a]
         return out
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:

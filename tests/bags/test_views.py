@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import streammiml as sm
+from streammiml.bags import views
 from streammiml.errors import StoreError
 from tests.stores import assert_same, made_block, plain, write_store
 
@@ -82,3 +83,34 @@ def test_names_that_differ__are_shortened(tmp_path):
     b = write_store(tmp_path / "b.zarr", made_block(), label_names=names_b)
     with pytest.raises(StoreError, match=r"label_names is \['a0+.*\.\.\. and \['b0+.*\.\.\.$"):
         sm.open_store([a.name, b.name])
+
+
+def test_bags__by_number_slice_and_iteration(tiny):
+    store, block = sm.open_store(tiny.path), tiny.block
+    for number, bag in enumerate(store):
+        np.testing.assert_array_equal(bag.rows, block.rows_of(number))
+        np.testing.assert_array_equal(bag.labels, block.labels_of(number))
+        assert bag.id == block.bag_ids[number]
+    assert number == len(store) - 1
+    assert [bag.id for bag in store[2:9:3]] == [block.bag_ids[i] for i in (2, 5, 8)]
+    assert store[-1].id == block.bag_ids[-1]
+    rows, labels, name = store[4]
+    assert (len(rows), labels.tolist(), name) == (
+        len(block.rows_of(4)),
+        block.labels_of(4).tolist(),
+        block.bag_ids[4],
+    )
+    assert store[3:3] == []
+    with pytest.raises(IndexError):
+        store[12]
+
+
+def test_iteration__reads_some_bags_at_a_time(tiny, monkeypatch):
+    store = sm.open_store(tiny.path)
+    want = [bag.rows.tolist() for bag in store]
+    monkeypatch.setattr(views, "ITERATED_BYTES", 3 * store.n_features * 4)
+    monkeypatch.setattr(views, "SCAN_BAGS", 5)
+    assert [bag.rows.tolist() for bag in store] == want
+    sizes = [int(store.bag_sizes(*span).sum()) for span in store._iterated()]
+    assert max(sizes) <= max(3, int(store.bag_sizes(0, 12).max()))
+    assert len(sizes) > 3
