@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streammiml.bags.store import open_store as open_store
     from streammiml.bags.writer import BagWriter as BagWriter
+    from streammiml.blocks.loader import stream as stream
     from streammiml.config import TrainConfig as TrainConfig
     from streammiml.errors import StreammimlError as StreammimlError
     from streammiml.estimator import MIMLfast as MIMLfast
@@ -55,6 +56,7 @@ _HOMES = {
     "open_store": "streammiml.bags.store",
     "predict": "streammiml.measure.predict",
     "report": "streammiml.tell.report",
+    "stream": "streammiml.blocks.loader",
     "train": "streammiml.learn.train",
     "tune": "streammiml.search.tune",
 }
@@ -72,6 +74,7 @@ __all__ = [
     "open_store",
     "predict",
     "report",
+    "stream",
     "train",
     "tune",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,22 +92,41 @@ def largest_block(store: Bags, block_bags: int) -> int:
     )
 
 
-def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
+def largest_bags(store: Bags, n_bags: int) -> int:
+    """Bytes of the rows of the ``n_bags`` largest bags; reads offsets and no rows."""
+    largest = np.empty(0, np.int64)
+    for stretch in stretches(store):
+        sizes = bag_bytes(store, *stretch, store.bag_sizes(*stretch))
+        largest = np.sort(np.concatenate([largest, sizes]))[-n_bags:]
+    return int(largest.sum())
+
+
+def fit(
+    store: Bags,
+    config: TrainConfig,
+    fixed: dict[str, int],
+    *,
+    replica: int = 0,
+    replicas: int = 1,
+    subject: str = "training",
+) -> Budget:
     """Plan the blocks of a store so that streaming stays within ``config.memory``.
 
     ``fixed`` has the bytes that do not depend on the plan, such as those of weights. Raises
-    StreammimlError if no plan fits, and names a setting that would fit.
+    StreammimlError if no plan fits; the message begins with ``subject`` and names a setting that
+    would fit.
     """
     allowed = parse_size(config.memory)
     index = min(INDEX_BYTES, INDEX_BAG_BYTES * store.n_bags)
     fixed = {**fixed, "store": STORE_BYTES + index}
     left_bytes = allowed - sum(fixed.values())
     mean_bag_bytes = row_bytes(store) * store.n_rows / store.n_bags
-    plan = _plan(store, config, SHORT_BLOCK_BYTES / mean_bag_bytes)
+    dealt = partial(replace, replica=replica, replicas=replicas)
+    plan = dealt(_plan(store, config, SHORT_BLOCK_BYTES / mean_bag_bytes))
     # Make blocks longer if memory allows; a quarter of it is kept for blocks that are read ahead.
     long_block_bytes = min(left_bytes * 3 // 4 // plan.window - ALONG_BYTES, BLOCK_BYTES)
     if long_block_bytes > SHORT_BLOCK_BYTES:
-        plan = _plan(store, config, long_block_bytes / mean_bag_bytes)
+        plan = dealt(_plan(store, config, long_block_bytes / mean_bag_bytes))
     if config.max_vif is not None and plan.vif > config.max_vif:
         raise StreammimlError(
             f"--mix-blocks {config.mix_blocks} gives a variance inflation of {plan.vif:.2f}, "
@@ -131,7 +151,10 @@ def fit(store: Bags, config: TrainConfig, fixed: dict[str, int]) -> Budget:
         # longer blocks.
         length = "" if config.block_bags else f" --block-bags {plan.block_bags}"
         raise _too_much(
-            held, config, f"--mix-blocks {n_fitting}{length} would fit" if can_mix_fewer else ""
+            subject,
+            held,
+            config,
+            f"--mix-blocks {n_fitting}{length} would fit" if can_mix_fewer else "",
         )
     plan = replace(plan, mix_blocks=n_fitting)
     return Budget(plan=plan, read=read, held=_held(plan, read, block_bytes, fixed), allowed=allowed)
@@ -180,12 +203,14 @@ def _blocks_for(plan: BlockPlan, max_vif: float) -> int:
     return low
 
 
-def _too_much(held: dict[str, int], config: TrainConfig, advice: str) -> StreammimlError:
+def _too_much(
+    subject: str, held: dict[str, int], config: TrainConfig, advice: str
+) -> StreammimlError:
     """Make the error that lists what would be held and which settings would fit."""
     parts = ", ".join(f"{name} {format_size(size)}" for name, size in held.items() if size)
     total = sum(held.values())
     needed = f"--memory {-(-total >> 20) + 1}MiB would do"
     return StreammimlError(
-        f"training would hold {format_size(total)} ({parts}), more than --memory {config.memory}; "
+        f"{subject} would hold {format_size(total)} ({parts}), more than --memory {config.memory}; "
         + (f"{advice}, or {needed}" if advice else needed)
     )

@@ -8,6 +8,10 @@ There are three orders:
   round. A bag is visited 0 to ``mix_blocks`` − 1 rounds after the round of its block, at random. So
   the bags of a round come from ``mix_blocks`` blocks, all equally likely.
 
+Blocks can be dealt out to several replicas. Replica r of R takes positions r, r + R, … of the
+random order of blocks, and mixes its blocks as if there were no others. Orders ``full`` and
+``uniform`` deal out places in the same way. Each epoch deals anew.
+
 Rounds are counted modulo their number. So the first and the last rounds of an epoch are mixed as
 well as all others, and every bag is visited exactly once. Any round can be computed without the
 rounds before it.
@@ -15,6 +19,7 @@ rounds before it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,15 +48,26 @@ class BlockPlan:
     seed: int
     block_bags: int = 16
     mix_blocks: int = 256
+    replica: int = 0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise unknown("order", self.order, ORDERS)
 
     @property
-    def n_blocks(self) -> int:
+    def n_blocks_of_store(self) -> int:
         """Number of blocks of the store; the last may be shorter."""
         return -(-self.n_bags // self.block_bags)
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks that this replica visits in an epoch."""
+        return self._dealt(self.n_blocks_of_store)
+
+    def _dealt(self, n: int) -> int:
+        """Of ``n`` positions, the number that this replica gets."""
+        return -(-(n - self.replica) // self.replicas)
 
     @property
     def window(self) -> int:
@@ -74,16 +90,39 @@ class BlockPlan:
 
     def bags_at(self, epoch: int, start: int, stop: int) -> I64:
         """Bags at places ``start`` to ``stop`` of an epoch, for orders ``full`` and ``uniform``."""
-        places = np.arange(start, stop)
+        places = self.replica + self.replicas * np.arange(start, stop)
         if self.order == "full":
             return permuted(places, self.n_bags, self.seed, epoch)
         return below(mixed(places, self.seed, epoch), self.n_bags)
+
+    def n_places(self, epoch: int) -> int:
+        """Number of visits of this replica in an epoch."""
+        if self.order != "blocks":
+            return self._dealt(self.n_bags)
+        if self.replicas == 1:
+            return self.n_bags
+        return sum(map(len, self.bags_in(epoch)))
+
+    def bags_in(self, epoch: int) -> Iterator[I64]:
+        """Yield the bags of this replica in an epoch, some at a time, not in order of visit."""
+        if self.order != "blocks":
+            n = self._dealt(self.n_bags)
+            for start in range(0, n, STRETCH_BAGS):
+                yield self.bags_at(epoch, start, min(start + STRETCH_BAGS, n))
+            return
+        step = max(1, STRETCH_BAGS // self.block_bags)
+        for start in range(0, self.n_blocks, step):
+            positions = np.arange(start, min(start + step, self.n_blocks))
+            first = self.blocks_at(epoch, positions) * self.block_bags
+            bags = (first[:, None] + np.arange(self.block_bags)).ravel()
+            yield bags[bags < self.n_bags]
 
     # The order ``blocks``.
 
     def blocks_at(self, epoch: int, positions: NDArray[Any]) -> I64:
         """Blocks at these positions of an epoch, which are taken modulo the number of blocks."""
-        return permuted(np.asarray(positions) % self.n_blocks, self.n_blocks, self.seed, epoch)
+        dealt = self.replica + self.replicas * (np.asarray(positions) % self.n_blocks)
+        return permuted(dealt, self.n_blocks_of_store, self.seed, epoch)
 
     def bags_of(self, block: int) -> tuple[int, int]:
         """Start and stop of the bags of a block."""

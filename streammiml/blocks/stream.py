@@ -105,7 +105,9 @@ class BagStream:
         self._block = store.at_hand()
         batches = self._bag_by_bag
         if plan.order == "blocks":
-            batches = self._partly_mixed if plan.window < plan.n_blocks else self._fully_mixed
+            # The blocks of a replica change with the epoch, so they cannot be held.
+            holds_all = plan.window == plan.n_blocks and plan.replicas == 1
+            batches = self._fully_mixed if holds_all else self._partly_mixed
         self._ahead = run_ahead(batches(epoch, place), depth=read.batches_ahead)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -158,7 +160,7 @@ class BagStream:
             return Batch(span.epoch, bags, np.arange(len(bags)), numbers, places)
 
         settings = self._settings
-        spans = _spans(self._plan.n_bags, settings.batch_bags, epoch, place)
+        spans = _spans(self._plan.n_places(epoch), settings.batch_bags, epoch, place)
         batches = self._readers(read, spans, settings.blocks_ahead)
         yield from (batch for batch in batches if len(batch.numbers))
 
@@ -249,11 +251,11 @@ class _Span:
     stop: int
 
 
-def _spans(n_bags: int, step: int, epoch: int, place: int) -> Iterator[_Span]:
+def _spans(n_places: int, step: int, epoch: int, place: int) -> Iterator[_Span]:
     """Yield spans of ``step`` places, epoch after epoch."""
     while True:
-        for start in range(place, n_bags, step):
-            yield _Span(epoch, start, min(start + step, n_bags))
+        for start in range(place, n_places, step):
+            yield _Span(epoch, start, min(start + step, n_places))
         epoch, place = epoch + 1, 0
 
 
