@@ -8,10 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "streammiml"
 PIPE = ["errors", "config", "_base", "model", "bags", "blocks", "kernel"]
-PIPE += ["scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
+PIPE += ["torch", "scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
 FOUNDATION = ["errors", "_base", "config"]
 FEWER = {
     "config": ["errors"],
+    "torch": ["errors", "config", "bags", "blocks"],
     "_base": ["errors", "config", "_base"],
     "kernel": ["kernel", "_base"],
     "scorer": ["model", "bags", "kernel"],
@@ -31,6 +32,7 @@ HOMES = {
     "cyclopts": {"verbs"},
     "sklearn": {"estimator"},
     "scipy": {"estimator"},
+    "torch": {"torch"},
     "h5py": set(),
 }
 # Modules of a folder that may use a package which the rest of the folder may not.
@@ -49,7 +51,7 @@ TOOLS = ROOT.parent / "tools"
 TOOLS_PIPE = ["run", "command", "readers", "convert", "corpora", "baselines"]
 TOOLS_PIPE += ["synth", "mnist", "reuters", "demo", "examples"]
 # The demo trains and reports, and the verb verify adds comparisons to that of the package.
-TOOLS_MAY = {"demo.py": {"learn"}, "convert/compare.py": {"verbs"}}
+TOOLS_MAY = {"demo.py": {"learn", "measure"}, "convert/compare.py": {"verbs"}}
 # What some systems lack. Everybody else asks _base/platform.py, which has a fallback for each.
 ASKS = "streammiml/_base/platform.py"
 NOT_EVERYWHERE = {

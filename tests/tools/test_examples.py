@@ -4,8 +4,10 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,35 @@ def test_images__of_uint8_to_subconcepts_and_a_page(tmp_path):
     assert max(len(line.split(", ")) for line in held) > 1
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert [attrs for tag, attrs in page.tags if tag == "img"]
+
+
+def test_attention_mil__killed_and_run_again_ends_with_the_same_network(tmp_path):
+    torch = pytest.importorskip("torch")
+    store = write_store(tmp_path / "corpus.zarr", planted(300), label_names=NAMES)
+    words = (store.location.path, "--epochs", 3, "--batch-bags", 8, "--save-every", 5)
+    # With several threads PyTorch adds in an order of its own.
+    environment = {"OMP_NUM_THREADS": "1"}
+    output = example("attention_mil", *words[:1], "whole", *words[1:], cwd=tmp_path, **environment)
+    losses = [float(loss) for loss in re.findall(r"^epoch \d: loss ([0-9.]+)$", output, re.M)]
+    assert len(losses) == 3
+    assert losses[2] < losses[0]
+    script = [sys.executable, str(EXAMPLES / "attention_mil.py")]
+    command = [*script, *map(str, (words[0], "killed", *words[1:]))]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, **environment})
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "killed" / "checkpoint.pt").exists() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    output = example("attention_mil", words[0], "killed", *words[1:], cwd=tmp_path, **environment)
+    assert output.startswith("goes on in epoch 0, ")
+    whole, killed = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)
+        for name in ("whole", "killed")
+    )
+    assert whole["stream"] == killed["stream"]
+    for name, tensor in whole["model"].items():
+        assert torch.equal(tensor, killed["model"][name]), name
 
 
 def test_train_from_s3__gives_the_model_of_a_local_copy(tmp_path):
