@@ -51,7 +51,11 @@ TOOLS = ROOT.parent / "tools"
 TOOLS_PIPE = ["run", "command", "readers", "convert", "corpora", "baselines"]
 TOOLS_PIPE += ["synth", "mnist", "reuters", "demo", "examples"]
 # The demo trains and reports, and the verb verify adds comparisons to that of the package.
-TOOLS_MAY = {"demo.py": {"learn", "measure"}, "convert/compare.py": {"verbs"}}
+TOOLS_MAY = {
+    "demo.py": {"learn", "measure"},
+    "convert/compare.py": {"verbs"},
+    "examples/attention_mil.py": {"torch"},
+}
 # What some systems lack. Everybody else asks _base/platform.py, which has a fallback for each.
 ASKS = "streammiml/_base/platform.py"
 NOT_EVERYWHERE = {

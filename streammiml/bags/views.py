@@ -108,9 +108,12 @@ class Bags(ABC):
     def __getitem__(self, at: int | slice) -> Bag | list[Bag]:
         """One bag by its number, or a list of bags by slice; −1 is the last bag."""
         if isinstance(at, slice):
-            numbers = np.arange(self.n_bags)[at]
-            ids = [self.bag_ids(i, i + 1)[0] for i in numbers.tolist()]
-            return _split(self.read_bags(numbers, row_labels=False), ids)
+            numbers = range(self.n_bags)[at]
+            if numbers.step == 1 and numbers:
+                ids = self.bag_ids(numbers.start, numbers.stop)
+            else:
+                ids = [self.bag_ids(number, number + 1)[0] for number in numbers]
+            return _split(self.read_bags(list(numbers), row_labels=False), ids)
         # An IndexError, not a StoreError: Python ends loops over indices by it.
         number = range(self.n_bags)[at]
         block = self.read(number, number + 1, row_labels=False)

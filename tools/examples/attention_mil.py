@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import streammiml as sm
+from streammiml.torch import with_offsets
 
 
 class GatedAttention(nn.Module):
@@ -101,8 +102,8 @@ def main(
         while batches.epoch < epochs:
             epoch, total, n_batches = batches.epoch, 0.0, 0
             for number, batch in enumerate(batches, 1):
-                rows = torch.from_numpy(batch.rows).float()
-                scores = model(rows, torch.from_numpy(batch.offsets))
+                flat = with_offsets(batch)
+                scores = model(flat["rows"].float(), flat["offsets"])
                 loss = loss_of(scores, targets(batch, bags.n_labels))
                 optimizer.zero_grad()
                 loss.backward()
