@@ -8,11 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "streammiml"
 PIPE = ["errors", "config", "_base", "model", "bags", "blocks", "kernel"]
-PIPE += ["torch", "scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
+PIPE += ["scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
 FOUNDATION = ["errors", "_base", "config"]
 FEWER = {
     "config": ["errors"],
-    "torch": ["errors", "config", "bags", "blocks"],
     "_base": ["errors", "config", "_base"],
     "kernel": ["kernel", "_base"],
     "scorer": ["model", "bags", "kernel"],
@@ -32,7 +31,7 @@ HOMES = {
     "cyclopts": {"verbs"},
     "sklearn": {"estimator"},
     "scipy": {"estimator"},
-    "torch": {"torch"},
+    "torch": set(),
     "h5py": set(),
 }
 # Modules of a folder that may use a package which the rest of the folder may not.
@@ -54,7 +53,6 @@ TOOLS_PIPE += ["synth", "mnist", "reuters", "demo", "examples"]
 TOOLS_MAY = {
     "demo.py": {"learn", "measure"},
     "convert/compare.py": {"verbs"},
-    "examples/attention_mil.py": {"torch"},
 }
 # What some systems lack. Everybody else asks _base/platform.py, which has a fallback for each.
 ASKS = "streammiml/_base/platform.py"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,13 +105,13 @@ def fit(
     config: TrainConfig,
     fixed: dict[str, int],
     *,
-    replica: int = 0,
     replicas: int = 1,
     subject: str = "training",
 ) -> Budget:
     """Plan the blocks of a store so that streaming stays within ``config.memory``.
 
-    ``fixed`` has the bytes that do not depend on the plan, such as those of weights. Raises
+    ``fixed`` has the bytes that do not depend on the plan, such as those of weights. The plan is
+    that of replica 0, which has the most blocks; its numbers are right for all ``replicas``. Raises
     StreammimlError if no plan fits; the message begins with ``subject`` and names a setting that
     would fit.
     """
@@ -121,12 +120,11 @@ def fit(
     fixed = {**fixed, "store": STORE_BYTES + index}
     left_bytes = allowed - sum(fixed.values())
     mean_bag_bytes = row_bytes(store) * store.n_rows / store.n_bags
-    dealt = partial(replace, replica=replica, replicas=replicas)
-    plan = dealt(_plan(store, config, SHORT_BLOCK_BYTES / mean_bag_bytes))
+    plan = _plan(store, config, SHORT_BLOCK_BYTES / mean_bag_bytes, replicas)
     # Make blocks longer if memory allows; a quarter of it is kept for blocks that are read ahead.
     long_block_bytes = min(left_bytes * 3 // 4 // plan.window - ALONG_BYTES, BLOCK_BYTES)
     if long_block_bytes > SHORT_BLOCK_BYTES:
-        plan = dealt(_plan(store, config, long_block_bytes / mean_bag_bytes))
+        plan = _plan(store, config, long_block_bytes / mean_bag_bytes, replicas)
     if config.max_vif is not None and plan.vif > config.max_vif:
         raise StreammimlError(
             f"--mix-blocks {config.mix_blocks} gives a variance inflation of {plan.vif:.2f}, "
@@ -173,8 +171,10 @@ def _held(plan: BlockPlan, read: ReadSettings, block: int, fixed: dict[str, int]
     }
 
 
-def _plan(store: Bags, config: TrainConfig, block_bags: float) -> BlockPlan:
+def _plan(store: Bags, config: TrainConfig, block_bags: float, replicas: int) -> BlockPlan:
     """Make a plan from the config; ``block_bags`` is the default for its bags per block.
+
+    The default is lowered so that each replica has a block.
 
     The number of blocks to mix is ``config.mix_blocks``; if that is None, as many as
     ``config.max_vif`` needs; if that is None too, ``MIX_BLOCKS``.
@@ -183,8 +183,10 @@ def _plan(store: Bags, config: TrainConfig, block_bags: float) -> BlockPlan:
         order=config.order,
         n_bags=store.n_bags,
         seed=config.seed,
-        block_bags=config.block_bags or int(min(max(1, block_bags), 1024, store.n_bags)),
+        block_bags=config.block_bags
+        or max(1, int(min(block_bags, 1024, store.n_bags // replicas))),
         mix_blocks=config.mix_blocks or MIX_BLOCKS,
+        replicas=replicas,
     )
     if config.max_vif is not None and config.mix_blocks is None:
         return replace(plan, mix_blocks=_blocks_for(plan, config.max_vif))

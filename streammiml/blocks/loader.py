@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import BAG_BYTES, Budget, fit, largest_bags
-from streammiml.blocks.stream import BagStream, Batch
+from streammiml.blocks.stream import BagStream, Batch, LeaveOut
 from streammiml.config import TrainConfig, check_whole
 from streammiml.errors import StreammimlError
 
@@ -92,8 +92,8 @@ def stream(
     leave_out
         Numbers of bags that are not delivered.
     replica, replicas
-        Deliver only the share of one of several replicas. All replicas together deliver every bag
-        once in an epoch.
+        Deliver only the share of one of several replicas. If all replicas have the same settings,
+        every bag is in one share of an epoch, unless the order is ``uniform``.
     epoch
         First epoch.
 
@@ -124,9 +124,11 @@ def stream(
     fixed = {} if left_out is None else {"left-out bags": opened.n_bags}
     if batch_bags is not None:
         n_bags = min(batch_bags, opened.n_bags)
-        fixed["next batch"] = largest_bags(opened, n_bags) + BAG_BYTES * n_bags
-    budget = fit(opened, config, fixed, replica=replica, replicas=replicas, subject="streaming")
-    plan = budget.plan
+        # Twice: the pieces of a batch, and the batch that they are joined to.
+        fixed["next batch"] = 2 * (largest_bags(opened, n_bags) + BAG_BYTES * n_bags)
+    budget = fit(opened, config, fixed, replicas=replicas, subject="streaming")
+    plan = replace(budget.plan, replica=replica)
+    budget = replace(budget, plan=plan)
     n_shares = plan.n_blocks_of_store if order == "blocks" else opened.n_bags
     if replicas > n_shares:
         unit = f"blocks of {plan.block_bags} bags" if order == "blocks" else "bags"
@@ -178,7 +180,7 @@ class BagLoader:
         self.epoch = epoch
         """Epoch of the next batch."""
         self._place = self._n_delivered = 0
-        self._n_bags = self._count()
+        self._n_bags = self._count(epoch)
         self._stream: BagStream | None = None
         self._pieces: list[Batch] = []
         """Batches of the stream that wait to be delivered; the first may be partly delivered."""
@@ -186,9 +188,10 @@ class BagLoader:
 
     @property
     def vif(self) -> float:
-        """Variance inflation of label counts in 256 successive bags, for a label-sorted store.
+        """How unevenly labels are mixed in the worst case, a store sorted by label.
 
-        A full shuffle has 1.
+        This is the variance of the label counts of 256 successive bags, divided by the variance
+        that a full shuffle would give.
         """
         return self._budget.plan.vif
 
@@ -228,6 +231,8 @@ class BagLoader:
             if batch is None:
                 return
             yield batch
+            # Otherwise the last batch would be held while the next one is made.
+            del batch
 
     def _next(self) -> BagBatch | None:
         """Read the next batch and move behind it; None if the epoch has no bag left."""
@@ -251,7 +256,7 @@ class BagLoader:
 
     def _begin_epoch(self, epoch: int) -> None:
         self.epoch, self._place, self._n_delivered = epoch, 0, 0
-        self._n_bags = self._count()
+        self._n_bags = self._count(epoch)
 
     def _collect(self, n_bags: int) -> tuple[BagBatch, int]:
         """Take ``n_bags`` from the stream; also returns the place behind the last of them."""
@@ -262,7 +267,7 @@ class BagLoader:
                 epoch=self.epoch,
                 place=self._place,
                 read=self._budget.read,
-                leave_out=None if self._left_out is None else self._is_left_out,
+                leave_out=_leaver(self._left_out),
             )
             self._batches = iter(self._stream)
         n_waiting = sum(len(piece.numbers) for piece in self._pieces)
@@ -277,8 +282,13 @@ class BagLoader:
                 piece = _cut(piece, 0, n_missing)
             parts.append(piece)
             n_missing -= len(piece.numbers)
-        assert all(part.epoch == self.epoch for part in parts), "an epoch ended too early"
-        block = BagBlock.join([_visited(part) for part in parts])
+        if parts[-1].epoch != self.epoch:
+            raise StreammimlError(
+                f"the state is damaged: epoch {self.epoch} has fewer bags after place {self._place}"
+            )
+        # Bags in memory are copied: a batch that its owner changes must not change the store.
+        is_shared = self._store.at_hand() is not None
+        block = BagBlock.join([_visited(part, copied=is_shared) for part in parts])
         batch = BagBatch(
             rows=block.rows,
             offsets=block.bag_offsets,
@@ -290,18 +300,14 @@ class BagLoader:
         )
         return batch, int(parts[-1].places[-1]) + 1
 
-    def _is_left_out(self, _: int, bags: I64) -> NDArray[np.bool_]:
-        assert self._left_out is not None, "without a mask nothing is left out"
-        return self._left_out[bags]
-
-    def _count(self) -> int:
-        """Number of bags that the current epoch delivers."""
+    def _count(self, epoch: int) -> int:
+        """Number of bags that an epoch delivers."""
         plan, left_out = self._budget.plan, self._left_out
         if left_out is None:
-            return plan.n_places(self.epoch)
+            return plan.n_places(epoch)
         if plan.replicas == 1 and plan.order != "uniform":
             return plan.n_bags - int(np.count_nonzero(left_out))
-        return sum(int(np.count_nonzero(~left_out[bags])) for bags in plan.bags_in(self.epoch))
+        return sum(int(np.count_nonzero(~left_out[bags])) for bags in plan.bags_in(epoch))
 
     def _settings(self) -> dict[str, Any]:
         """Everything that decides about the order, and so must be equal to go on."""
@@ -329,6 +335,8 @@ class BagLoader:
         The store and the settings must be those of the state. ``memory`` may differ if the numbers
         that it decides (``block_bags``, ``mix_blocks``, ``batch_bags``) are given.
         """
+        if not isinstance(state, dict):
+            raise StreammimlError(f"this is no state of a stream: {state!r}")
         for name, value in self._settings().items():
             if name not in state:
                 raise StreammimlError(f"this is no state of a stream: it has no {name!r}")
@@ -338,18 +346,31 @@ class BagLoader:
                     f"the state belongs to another {what}: {state[name]!r}, this stream has "
                     f"{value!r}; open the stream with the {what} of the state"
                 )
-        position = []
-        for name in ("epoch", "place", "delivered"):
-            check_whole(f"{name} of the state", state.get(name), 0)
-            position.append(int(state[name]))
-        self._drop_stream()
-        self._begin_epoch(position[0])
-        self._place, self._n_delivered = position[1:]
-        if not (self._n_delivered <= self._place and self._n_delivered < max(self._n_bags, 1)):
+        epoch, place, n_delivered = (
+            _whole(f"{name} of the state", state.get(name))
+            for name in ("epoch", "place", "delivered")
+        )
+        n_bags, n_places = self._count(epoch), self._budget.plan.n_places(epoch)
+        is_exact = self._left_out is not None or place == n_delivered
+        begins = place == n_delivered == 0
+        fits = n_delivered <= place < n_places and n_delivered < n_bags and is_exact
+        if not (begins or fits):
             raise StreammimlError(
-                f"the state is damaged: {self._n_delivered} bags cannot be delivered at place "
-                f"{self._place} of an epoch of {self._n_bags} bags"
+                f"the state is damaged: {n_delivered} bags cannot be delivered at place {place} of "
+                f"an epoch of {n_bags} bags"
             )
+        self._drop_stream()
+        self.epoch, self._place, self._n_delivered, self._n_bags = epoch, place, n_delivered, n_bags
+
+
+def _whole(name: str, value: Any) -> int:
+    check_whole(name, value, 0)
+    return int(value)
+
+
+def _leaver(left_out: NDArray[np.bool_] | None) -> LeaveOut | None:
+    """Function for the stream; it must not refer to the loader, which it would keep alive."""
+    return None if left_out is None else lambda _, bags: left_out[bags]
 
 
 def _cut(batch: Batch, start: int, stop: int) -> Batch:
@@ -358,11 +379,11 @@ def _cut(batch: Batch, start: int, stop: int) -> Batch:
     return Batch(batch.epoch, batch.bags, batch.visit[at], batch.numbers[at], batch.places[at])
 
 
-def _visited(batch: Batch) -> BagBlock:
-    """Bags in the order of their visit; a view where they lie in that order."""
+def _visited(batch: Batch, *, copied: bool) -> BagBlock:
+    """Bags in the order of their visit; a view if they lie in that order, unless ``copied``."""
     visit, bags = batch.visit, batch.bags
     first = int(visit[0])
-    if np.array_equal(visit, np.arange(first, first + len(visit))):
+    if not copied and np.array_equal(visit, np.arange(first, first + len(visit))):
         bags = bags.slice(first, first + len(visit))
     else:
         bags = bags.take(visit)

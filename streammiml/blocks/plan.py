@@ -36,7 +36,7 @@ U64 = NDArray[np.uint64]
 VIF_WINDOW = 256
 """Bags over which the variance inflation is measured."""
 STRETCH_BAGS = 65536
-"""About how many bags ``round_sizes`` computes at a time."""
+"""About how many bags of an epoch are computed at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

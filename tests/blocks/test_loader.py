@@ -1,5 +1,6 @@
 """sm.stream: every bag once, exact batches, the same after a stop, one line for bad input."""
 
+import gc
 import itertools
 import json
 import threading
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streammiml as sm
-from streammiml.bags.block import SparseRows
+from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.memory import MemoryBags
 from streammiml.errors import StoreError, StreammimlError
 from tests.stores import as_sparse, made_block, plain, write_store
@@ -122,6 +123,57 @@ def test_replicas__together_deliver_every_bag_once_and_deal_anew_each_epoch(stor
     assert shares[0][0] != shares[0][1]
 
 
+@pytest.mark.parametrize("memory", ["50MiB", "52MiB", "58MiB", "1GiB"])
+@pytest.mark.parametrize("replicas", [2, 3, 40])
+def test_replicas__choose_the_same_blocks_whatever_their_share(memory, replicas):
+    """The default length of blocks depends on memory, and must not depend on the replica."""
+    rows = np.zeros((13_003, 250), np.float32)
+    ends = np.arange(13_004)
+    block = BagBlock(ends, rows, ends, np.zeros(13_003, np.int32))
+    store, numbers = MemoryBags(block, n_labels=1), []
+    for replica in range(replicas):
+        with sm.stream(store, memory=memory, replica=replica, replicas=replicas) as bags:
+            numbers += [batch.bag_numbers for batch in bags]
+    assert sorted(np.concatenate(numbers).tolist()) == list(range(13_003))
+
+
+@pytest.mark.parametrize("order", ["blocks", "full"])
+def test_replicas__of_a_store_that_would_be_one_block_get_a_block_each(store, order):
+    numbers = []
+    for replica in range(5):
+        with sm.stream(store, order=order, replica=replica, replicas=5) as bags:
+            numbers += [bag for batch in bags for bag in batch.bag_numbers.tolist()]
+    assert sorted(numbers) == list(range(N_BAGS))
+
+
+def test_replicas__that_are_too_many_are_refused_for_each_replica(store):
+    with pytest.raises(StreammimlError, match="has 53 blocks of 4 bags, too few for 54 replicas"):
+        sm.stream(store, replica=53, replicas=54, **SMALL)
+
+
+def test_batches__are_the_owners_to_change(store):
+    with sm.stream(store, batch_bags=1, **SMALL) as bags:
+        before = [as_lists(batch) for batch in bags]
+    with sm.stream(store, batch_bags=1, **SMALL) as bags:
+        for batch in bags:
+            (batch.rows.values if store.sparse else batch.rows)[...] = 7
+    with sm.stream(store, batch_bags=1, **SMALL) as bags:
+        assert [as_lists(batch) for batch in bags] == before
+
+
+@pytest.mark.parametrize("leave_out", [None, [3]])
+def test_loader__that_is_dropped_ends_its_threads(store, leave_out):
+    n_threads = threading.active_count()
+    bags = sm.stream(store, leave_out=leave_out, **SMALL)
+    next(iter(bags))
+    del bags
+    gc.collect()
+    deadline = time.monotonic() + 60
+    while threading.active_count() > n_threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= n_threads
+
+
 def test_one_replica__has_the_order_of_a_training(store):
     """The order of ``train`` did not change when replicas came."""
     numbers = [bag for batch in epochs_of(store, 1, seed=5)[0] for bag in batch[-1]]
@@ -203,6 +255,8 @@ def test_bad_options__are_one_line(store, options, message):
         ({"place": -1}, "place of the state must be a whole number at least 0, got -1"),
         ({"epoch": None}, "epoch of the state must be a whole number at least 0, got None"),
         ({"delivered": 500, "place": 500}, "the state is damaged: 500 bags cannot be delivered"),
+        ({"delivered": 0, "place": 150}, "the state is damaged: 0 bags cannot be delivered at pl"),
+        ({"delivered": 3, "place": 0}, "the state is damaged: 3 bags cannot be delivered at pla"),
     ],
 )
 def test_bad_states__are_refused(store, changes, message):
@@ -212,6 +266,11 @@ def test_bad_states__are_refused(store, changes, message):
             bags.load_state_dict({**state, **changes})
         with pytest.raises(StreammimlError, match="this is no state of a stream: it has no 'seed'"):
             bags.load_state_dict({"fingerprint": state["fingerprint"]})
+        with pytest.raises(StreammimlError, match="this is no state of a stream: None"):
+            bags.load_state_dict(None)
+        # A refused state changes nothing.
+        assert bags.state_dict() == state
+        assert sum(map(len, bags)) == N_BAGS
 
 
 def test_damaged_store__is_an_error_in_the_loop_and_can_be_tried_again(tmp_path):

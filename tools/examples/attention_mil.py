@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import streammiml as sm
-from streammiml.torch import with_offsets
+from streammiml.bags.block import SparseRows
 
 
 class GatedAttention(nn.Module):
@@ -102,8 +102,8 @@ def main(
         while batches.epoch < epochs:
             epoch, total, n_batches = batches.epoch, 0.0, 0
             for number, batch in enumerate(batches, 1):
-                flat = with_offsets(batch)
-                scores = model(flat["rows"].float(), flat["offsets"])
+                rows = batch.rows.dense() if isinstance(batch.rows, SparseRows) else batch.rows
+                scores = model(torch.from_numpy(rows).float(), torch.from_numpy(batch.offsets))
                 loss = loss_of(scores, targets(batch, bags.n_labels))
                 optimizer.zero_grad()
                 loss.backward()
