@@ -43,7 +43,7 @@ def _fast() -> Any:
 
 @cache
 def has_fast_way() -> bool:
-    """Whether this processor has carry-less multiplication of vectors, and numba may use it."""
+    """Whether this processor has the instructions of our compiled code, and numba may use them."""
     try:
         return bool(_fast().is_fast())
     except RuntimeError:  # numba raises it without a cache folder; crc32c still works.

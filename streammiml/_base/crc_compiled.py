@@ -1,10 +1,11 @@
-"""crc32c of many pieces of a buffer, at close to twice the speed of the crc32c instruction.
+"""crc32c of many pieces of a buffer, at the speed of the crc32c instruction or twice that.
 
 A processor can compute a crc32c in two ways, which run in parallel: by an instruction that takes
 eight bytes a cycle, and by carry-less multiplication of wide vectors. The instruction processes
 half of a piece, in four chains; the multiplication processes the other half, in four vectors. The
-remainders are joined by multiplying them with powers of x modulo the polynomial. ``crc.py`` decides
-when to use this module.
+remainders are joined by multiplying them with powers of x modulo the polynomial. Processors that
+multiply only narrow vectors without carry let the four chains process all of a piece. ``crc.py``
+decides when to use this module.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from numpy.typing import NDArray
 from streammiml._base.compiled import inner, njit
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's. In all words here the highest bit is the lowest power.
-_CHAINS, _WORDS, _VECTORS = 4, 4, 4
+_FEATURES = binding.get_host_cpu_features()
+_CHAINS, _WORDS = 4, 4
+_VECTORS = 4 if _FEATURES.get("vpclmulqdq") and _FEATURES.get("avx2") else 0
 _CHAIN_BYTES, _VECTOR_BYTES = 8 * _WORDS, 32
 _TURN_BYTES = _CHAINS * _CHAIN_BYTES + _VECTORS * _VECTOR_BYTES
 _ALL = np.uint64(0xFFFFFFFF)
@@ -49,12 +52,13 @@ def _as(values: NDArray[Any], dtype: Any) -> NDArray[Any]:
 
 @cache
 def is_fast() -> bool:
-    """Whether this processor multiplies wide vectors without carry, and we may compile for it."""
+    """Whether this processor has the instructions, and numba may compile for it."""
     config: Any = numba.config
-    if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES or not config.ENABLE_AVX:
+    if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES:
         return False
-    features = binding.get_host_cpu_features()
-    return all(features.get(name, False) for name in ("vpclmulqdq", "avx2", "sse4.2"))
+    if _VECTORS and not config.ENABLE_AVX:
+        return False
+    return all(_FEATURES.get(name, False) for name in ("pclmul", "sse4.2"))
 
 
 def _instructions(generate: Any) -> Any:
@@ -118,7 +122,9 @@ def _chains(builder: Any, states: list[Any], start: Any, length: Any, turn: Any)
 
 
 def _joined(builder: Any, vectors: list[Any]) -> list[Any]:
-    """Join all lanes of all vectors into one lane; return its two words."""
+    """Join all lanes of all vectors into one lane; return its two words, 0 without vectors."""
+    if not vectors:
+        return [_I64(0), _I64(0)]
     factors = ir.Constant(_PAIR, _moves(16))
     joined = None
     for vector in vectors:
@@ -143,7 +149,7 @@ def _sweep(_: Any, address: Any, n_turns: Any, state: Any) -> Any:
         length = builder.mul(turns, _I64(_CHAIN_BYTES))
         behind = builder.add(start, builder.mul(length, _I64(_CHAINS)))
         stride = _VECTORS * _VECTOR_BYTES
-        factors = ir.Constant(_QUAD, _moves(stride) * 2)
+        factors = ir.Constant(_QUAD, _moves(stride) * 2) if _VECTORS else None
 
         def loaded(turn: Any, vector: int) -> Any:
             at = builder.add(builder.mul(turn, _I64(stride)), _I64(vector * _VECTOR_BYTES))
@@ -275,14 +281,16 @@ def first_wrong_at(start: Any, sizes: Any, crcs: Any) -> int:
         if turns:
             if turns != turns_before:
                 by_chain = _power_of_x(8 * turns * _CHAIN_BYTES - 33)
-                by_vectors = _power_of_x(8 * turns * _VECTORS * _VECTOR_BYTES - 33)
+                if _VECTORS:
+                    by_vectors = _power_of_x(8 * turns * _VECTORS * _VECTOR_BYTES - 33)
                 turns_before = turns
             parts = _sweep(start, turns, state)
             state = parts[0]
             for chain in range(1, _CHAINS):
                 state = _shifted(state, by_chain) ^ parts[chain]
-            vectors = _crc_word(_crc_word(_NONE, parts[_CHAINS]), parts[_CHAINS + 1])
-            state = _shifted(state, by_vectors) ^ vectors
+            if _VECTORS:
+                vectors = _crc_word(_crc_word(_NONE, parts[_CHAINS]), parts[_CHAINS + 1])
+                state = _shifted(state, by_vectors) ^ vectors
         at, end = start + turns * _TURN_BYTES, start + sizes[i]
         while at + 8 <= end:
             state = _crc_word(state, _word_at(at))

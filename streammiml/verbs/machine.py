@@ -14,5 +14,5 @@ def missing_fast_paths() -> list[str]:
             "no reads that bypass the page cache (O_DIRECT): large stores are read through it"
         )
     if not has_fast_way():
-        lines.append("no wide vectors (AVX2, VPCLMULQDQ): checksums are computed more slowly")
+        lines.append("no crc32c instruction (SSE4.2, PCLMULQDQ): reading is slower")
     return lines

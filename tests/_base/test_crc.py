@@ -79,6 +79,37 @@ def test_first_wrong__does_without_a_fast_processor():
         subprocess.run([sys.executable, "-c", words], env={**os.environ, name: value}, check=True)
 
 
+NARROW = """
+from llvmlite import binding
+features = dict(binding.get_host_cpu_features())
+if not (features.get("pclmul") and features.get("sse4.2")):
+    raise SystemExit("skip")
+kind = type(binding.get_host_cpu_features())
+binding.get_host_cpu_features = lambda: kind({**features, "vpclmulqdq": False})
+import numpy as np
+from crc32c import crc32c
+from streammiml._base import crc_compiled
+assert crc_compiled.is_fast() and crc_compiled._VECTORS == 0
+for sizes in ([1], [127, 128, 129], [65536, 65536, 7], [100_003, 5000]):
+    buffer = np.random.default_rng(0).integers(0, 256, sum(sizes), dtype=np.uint8)
+    ends = np.cumsum(sizes)
+    crcs = [crc32c(buffer[end - size : end]) for size, end in zip(sizes, ends)]
+    pieces = np.array(sizes), np.array(crcs)
+    assert crc_compiled.first_wrong(buffer, *pieces) == -1
+    buffer[-1] ^= 1
+    assert crc_compiled.first_wrong(buffer, *pieces) == len(sizes) - 1
+"""
+
+
+def test_first_wrong__does_without_wide_vectors(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", NARROW]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.stderr == "skip\n":
+        pytest.skip("this processor has no carry-less multiplication")
+    assert done.returncode == 0, done.stderr
+
+
 def test_first_wrong__does_without_a_folder_for_what_is_compiled():
     words = (
         "import numpy as np; from streammiml._base import crc; from crc32c import crc32c;"
