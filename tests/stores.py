@@ -22,6 +22,7 @@ from streammiml.bags.prepared_bags import PreparedBags, prepare
 from streammiml.bags.store import BagStore
 from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
+from streammiml.blocks.mixing import copied_bags, group_of
 
 BACKENDS = ("zarr", "parquet")
 
@@ -193,3 +194,10 @@ def assert_same(got: BagBlock, want: BagBlock) -> None:
     else:
         assert isinstance(got.rows, np.ndarray)
         assert_equal(got.rows, want.rows, "rows")
+
+
+def read_together(store, ranges):
+    """Bags that ``read_ranges`` reads, as one block."""
+    group = group_of([start for start, _ in ranges], store.read_ranges(ranges))
+    kind = {"n_features": store.n_features, "dtype": store.dtype, "sparse": store.sparse}
+    return copied_bags(group.table, **kind)

@@ -1,6 +1,6 @@
-"""Compiled reading: one call fetches many ranges of files, or decompresses many chunks.
+"""Compiled reading: one call reads, checks and decodes many ranges of an array.
 
-The calls release the interpreter's lock once for all ranges, so other threads run meanwhile.
+The call releases the interpreter's lock once for all ranges, so other threads run meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -25,8 +25,25 @@ _WILL_NEED = will_need_advice()
 PAGE = 4096
 ADVICE = 256 << 10
 """Bytes of one advice to the page cache; Linux may ignore the rest of a longer advice."""
-HOT_BYTES = 2 << 20
+HOT_BYTES = 1 << 20
 """Bytes that are read at a time, few enough to be still in the processor's cache when checked."""
+SURPLUS_BYTES = 128 << 10
+"""Surplus bytes (the rest of the first and last chunk) that a range may keep in memory. Values are
+copied if the surplus is larger than their bytes, or larger than both this limit and an eighth of
+their bytes."""
+# Fields of a chunk table, in the order in which a page stores them.
+FIRST, COUNT, OFFSET, SIZE, CRC, RUN, FILE_FIELD = range(7)
+# Columns of a read. ``plan_reads`` writes the first eleven: the range, the page of the chunk table,
+# the first chunk and the number of chunks, the elements, the bytes of the first chunk before the
+# first element, whether the bytes stay where they are read to, and the file, offset and bytes to
+# read. The caller writes the others: the address for the elements (for the first byte, if the bytes
+# stay), the descriptor, whether the read bypasses the page cache, and offset and bytes of advice to
+# the cache.
+RANGE, PAGE_NUMBER, CHUNK, N_CHUNKS, START, STOP, SKIPPED, STAYS, FILE, AT, N_BYTES = range(11)
+TARGET, DESCRIPTOR, BYPASS, ADVISED, ADVISED_BYTES = range(11, 16)
+N_COLUMNS = 16
+# What the bytes of a chunk are: values, bytes that end with the values, or values packed by blosc.
+RAW, TAIL, BLOSC = range(3)
 MOST_BLOCK = 16 << 20
 """Limit in bytes of a block of a blosc chunk; the library allocates memory for three blocks."""
 # Flag that is reserved for future formats of blosc; blosc_getitem does not check it.
@@ -94,6 +111,29 @@ def _take(_: Any, function: Any, source: Any, start: Any, n: Any, target: Any) -
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
+def _int64_at(_: Any, address: Any) -> Any:  # noqa: ARG001
+    """Load the eight bytes at an address."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()), align=8)
+
+    return types.int64(types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def copy(_: Any, target: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
+    """Copy bytes from one address to another; all arguments are integers."""
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        to, start = (builder.inttoptr(address, _POINTER) for address in arguments[:2])
+        copy_bytes: Any = cgutils.raw_memcpy
+        copy_bytes(builder, to, start, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
 def _uint32_at(_: Any, address: Any) -> Any:  # noqa: ARG001
     """Load the four bytes at an address."""
 
@@ -120,35 +160,126 @@ def _announce(fd: int, offset: int, size: int) -> None:
         _advise(fd, at, min(ADVICE, offset + size - at))
 
 
-@njit
-def fetch(ranges: I64, sizes: I64, crcs: NDArray[np.uint64]) -> int:
-    """Read ranges of files, each to its address, and check the pieces of each range.
+@inner
+def _field(page: int, n_records: int, field: int, i: Any) -> Any:
+    """Return a field of record ``i`` of a page of a chunk table; fields are stored one by one."""
+    return _int64_at(page + 8 * (field * n_records + i))
 
-    A line of ``ranges`` is (descriptor, 1 to bypass the page cache or 0, offset of the advice to
-    the cache, bytes of the advice, offset, bytes, address, number of pieces). ``sizes`` and
-    ``crcs`` are the bytes and the crc32c of the pieces of all ranges. All advice is given before
-    the first read. Returns −1, or the index of the first range that cannot be read or fails a
-    checksum.
+
+@inner
+def _chunk_of(page: int, n_records: int, element: int) -> Any:
+    """Return the number of the last chunk of a page that begins at or before an element."""
+    low, high = np.int64(0), np.int64(n_records)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _field(page, n_records, FIRST, middle) <= element:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit
+def plan_reads(spans: I64, pages: I64, in_place: bool, element: int, item: int, reads: I64) -> int:
+    """Plan the reads of ranges of elements; return the number of reads, even if it is too large.
+
+    A line of ``spans`` is (range, start, stop, page) for elements that are on one page of the chunk
+    table; the spans of a range follow each other. A line of ``pages`` is (address of the fields,
+    number of records). ``reads`` gets a line for each read, as many as fit; its columns are listed
+    above. An element has ``element`` bytes, a single value ``item``.
+
+    A read fetches chunks that lie end to end in one file. With ``in_place``, the bytes of a file
+    are values, and a range that one read can fetch, with little surplus, is read to the memory
+    where it stays. All other reads go to a scratch buffer and fetch about ``HOT_BYTES``.
     """
-    for i in range(len(ranges)):
-        _announce(ranges[i, 0], ranges[i, 2], ranges[i, 3])
-    piece: Any = np.int64(0)
-    for i in range(len(ranges)):
-        fd, bypass, _, _, offset, size, address, n_pieces = ranges[i]
-        if not _fetch(fd, bypass, offset, size, address, sizes, crcs, piece, piece + n_pieces):
-            return i
-        piece += n_pieces
-    return -1
+    n_reads = 0
+    for i in range(len(spans)):
+        number, start, stop, page_number = spans[i]
+        page, n_records = pages[page_number]
+        chunk = _chunk_of(page, n_records, start)
+        last = _chunk_of(page, n_records, stop - 1)
+        is_alone = (i == 0 or spans[i - 1, 0] != number) and (
+            i + 1 == len(spans) or spans[i + 1, 0] != number
+        )
+        is_one_run = _field(page, n_records, RUN, chunk) == _field(page, n_records, RUN, last)
+        offset = _field(page, n_records, OFFSET, chunk)
+        n_bytes = _field(page, n_records, OFFSET, last) + _field(page, n_records, SIZE, last)
+        surplus = n_bytes - offset - (stop - start) * element
+        limit = max(SURPLUS_BYTES, (stop - start) * element // 8)
+        stays = in_place and is_alone and is_one_run and offset % item == 0
+        stays = stays and surplus <= min((stop - start) * element, limit)
+        while chunk <= last:
+            end, n_bytes = chunk, np.int64(0)
+            run = _field(page, n_records, RUN, chunk)
+            while end <= last and _field(page, n_records, RUN, end) == run:
+                if n_bytes >= HOT_BYTES and not stays:
+                    break
+                n_bytes += _field(page, n_records, SIZE, end)
+                end += 1
+            if n_reads < len(reads):
+                line = reads[n_reads]
+                line[RANGE], line[PAGE_NUMBER], line[CHUNK] = number, page_number, chunk
+                line[N_CHUNKS], line[FILE] = end - chunk, _field(page, n_records, FILE_FIELD, chunk)
+                line[AT], line[N_BYTES] = _field(page, n_records, OFFSET, chunk), n_bytes
+                line[START] = max(start, _field(page, n_records, FIRST, chunk))
+                line[STOP] = stop
+                if end <= last:
+                    line[STOP] = _field(page, n_records, FIRST, end)
+                line[SKIPPED] = (line[START] - _field(page, n_records, FIRST, chunk)) * element
+                line[STAYS] = stays
+            n_reads += 1
+            chunk = end
+    return n_reads
 
 
 @njit
-def fetch_one(
-    fd: int, bypass: int, advised: int, advised_bytes: int, offset: int, size: int, address: int,
-    sizes: I64, crcs: NDArray[np.uint64], piece: int, stop: int,
-) -> bool:  # fmt: skip
-    """Read the range of pieces ``piece`` to ``stop``; return whether all pass their checksums."""
-    _announce(fd, advised, advised_bytes)
-    return bool(_fetch(fd, bypass, offset, size, address, sizes, crcs, piece, stop))
+def read_all(
+    reads: I64, pages: I64, scratch: int, coding: int, element: int, length: int, full: int,
+    part: int,
+) -> int:  # fmt: skip
+    """Read, check and decode; return −1, or the number of the first read that fails.
+
+    ``reads`` and ``pages`` are those of ``plan_reads``. ``scratch`` is the address of a buffer for
+    the reads that do not stay where they are read to. ``coding`` says what the bytes of a chunk
+    are. The array has ``length`` elements of ``element`` bytes; its last chunk may be padded.
+    ``full`` and ``part`` are the addresses of ``blosc_decompress_ctx`` and ``blosc_getitem``.
+    """
+    for i in range(len(reads)):
+        _announce(reads[i, DESCRIPTOR], reads[i, ADVISED], reads[i, ADVISED_BYTES])
+    for i in range(len(reads)):
+        line = reads[i]
+        page, n_records = pages[line[PAGE_NUMBER]]
+        chunk, n_chunks = line[CHUNK], line[N_CHUNKS]
+        sizes, crcs = np.empty(n_chunks, np.int64), np.empty(n_chunks, np.uint64)
+        for j in range(n_chunks):
+            sizes[j] = _field(page, n_records, SIZE, chunk + j)
+            crcs[j] = np.uint64(_field(page, n_records, CRC, chunk + j))
+        source = line[TARGET] if line[STAYS] else scratch + line[AT] % PAGE
+        if not _fetch(
+            line[DESCRIPTOR], line[BYPASS], line[AT], line[N_BYTES], source, sizes, crcs, 0,
+            n_chunks,
+        ):  # fmt: skip
+            return i
+        if line[STAYS]:
+            continue
+        start, target = line[START], line[TARGET]
+        for j in range(n_chunks):
+            first = _field(page, n_records, FIRST, chunk + j)
+            count = _field(page, n_records, COUNT, chunk + j)
+            n_wanted = min(first + count, line[STOP]) - start
+            skip, size = (start - first) * element, n_wanted * element
+            if coding == BLOSC:
+                is_padded = first + count == length
+                if not _unpack(
+                    full, part, source, sizes[j], count * element, is_padded, skip, size, target
+                ):
+                    return i
+            else:
+                if coding == TAIL:
+                    skip += sizes[j] - count * element
+                copy(target, source + skip, size)
+            start, source, target = start + n_wanted, source + sizes[j], target + size
+    return -1
 
 
 @inner
@@ -200,40 +331,6 @@ def _read_pages(fd: int, offset: int, size: int, address: int) -> Any:
         if n_read <= 0 or done % PAGE:
             break
     return done
-
-
-@njit
-def decompress(
-    full: int, part: int, ranges: I64, lengths: I64, firsts: I64, counts: I64, element: int,
-    end: int,
-) -> int:  # fmt: skip
-    """Decompress ranges of elements from blosc chunks; return −1, or the first range that fails.
-
-    ``full`` and ``part`` are the addresses of ``blosc_decompress_ctx`` and ``blosc_getitem``.
-    A line of ``ranges`` is (first element, end, number of chunks, address of the chunks, address
-    for the elements); the chunks of a range lie end to end. For each chunk of all ranges,
-    ``lengths`` has its bytes, ``firsts`` its first element and ``counts`` its number of elements.
-    An element has ``element`` bytes. The array has ``end`` elements; its last chunk may be padded.
-    """
-    chunk = 0
-    for i in range(len(ranges)):
-        start, stop, n_chunks, source, target = ranges[i]
-        for j in range(chunk, chunk + n_chunks):
-            first, chunk_end = firsts[j], firsts[j] + counts[j]
-            # Each chunk must continue where the last one ended, and hold an element of the range.
-            if not first <= start < min(chunk_end, stop):
-                return i
-            count = min(chunk_end, stop) - start
-            skip, size, expected = (start - first) * element, count * element, counts[j] * element
-            if not _unpack(
-                full, part, source, lengths[j], expected, chunk_end == end, skip, size, target
-            ):
-                return i
-            start, source, target = start + count, source + lengths[j], target + size
-        if start != stop:
-            return i
-        chunk += n_chunks
-    return -1
 
 
 @inner

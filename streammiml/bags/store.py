@@ -13,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.backends import BACKENDS
+from streammiml.bags.bag_group import BagGroup, Located, SparseGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.file_errors import MissingFile, Unreadable
 from streammiml.bags.ids import split_names
 from streammiml.bags.layout import FOLDER, FORMATS, MANIFEST, OWNER, Manifest
 from streammiml.bags.location import LocalFolder, Location, open_location
+from streammiml.bags.offsets import from_sizes
 from streammiml.bags.staging import staging_of
 from streammiml.bags.verified_array import (
     CachedArray,
@@ -130,31 +132,68 @@ class BagStore(Bags):
         rows = self._rows(first, last)
         return BagBlock(offsets - first, rows, label_offsets, labels, labels_of_rows)
 
-    def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
-        """Bags of each range; see :meth:`Bags.read_ranges`."""
+    def read_ranges(self, ranges: Ranges) -> BagGroup:
+        """Bags of several ranges; see :meth:`Bags.read_ranges`."""
         for bags in ranges:
             self._check_range(*bags)
-        offsets = [self._offsets("bag_offsets", *bags, self.n_rows) for bags in ranges]
-        rows = self._rows_of([(int(ends[0]), int(ends[-1])) for ends in offsets])
-        return [
-            BagBlock(ends - ends[0], block_rows, *self._labels(*bags))
-            for bags, ends, block_rows in zip(ranges, offsets, rows, strict=True)
-        ]
+        n_bags = np.array([stop - start for start, stop in ranges], np.int64)
+        bag_offsets, row_ranges = self._offset_group("bag_offsets", ranges, self.n_rows)
+        label_offsets, label_ranges = self._offset_group(
+            "label_offsets", ranges, self.n_label_entries
+        )
+        labels = self._arrays["label_indices"].read_many(label_ranges)
+        joined_labels = np.concatenate(labels)
+        self._check_labels("label_indices", joined_labels)
+        return BagGroup(
+            n_bags,
+            bag_offsets,
+            self._sparse_group(row_ranges, bag_offsets, n_bags)
+            if self.sparse
+            else self._arrays["rows"].locate(row_ranges),
+            label_offsets,
+            Located.of_parts(joined_labels, np.array([len(part) for part in labels], np.int64)),
+        )
 
-    def _rows_of(self, ranges: Ranges) -> Sequence[NDArray[Any] | SparseRows]:
-        """Read each range of rows."""
-        if not self.sparse:
-            return self._arrays["rows"].read_many(ranges)
-        offsets = [self._offsets("row_offsets", *rows, self.n_values) for rows in ranges]
-        spans = [(int(ends[0]), int(ends[-1])) for ends in offsets]
+    def _sparse_group(self, ranges: Ranges, bag_offsets: I64, n_bags: I64) -> SparseGroup:
+        """Read ranges of sparse rows, which hold the bags of a group."""
+        row_offsets, spans = self._offset_group("row_offsets", ranges, self.n_values)
         columns = self._arrays["columns"].read_many(spans)
-        values = self._arrays["values"].read_many(spans)
         for array in columns:
             self._check_columns(array)
-        return [
-            SparseRows(ends - ends[0], range_columns, range_values, self.n_features)
-            for ends, range_columns, range_values in zip(offsets, columns, values, strict=True)
-        ]
+        n_rows = np.array([stop - start for start, stop in ranges], np.int64)
+        # A range has one offset more than rows; the difference between two ranges is dropped.
+        begins = from_sizes(n_rows + 1)
+        lengths = np.delete(np.diff(row_offsets), begins[1:-1] - 1)
+        value_offsets = row_offsets[bag_offsets + np.repeat(begins[:-1], n_bags + 1)]
+        return SparseGroup(
+            Located.of_parts(lengths, n_rows),
+            Located.of_arrays(columns),
+            self._arrays["values"].locate(spans),
+            value_offsets,
+        )
+
+    def _offset_group(
+        self, name: str, ranges: Ranges, end: int
+    ) -> tuple[I64, list[tuple[int, int]]]:
+        """Read and check offsets of ranges, which divide an array of length ``end``.
+
+        Returns the offsets in the form of :class:`BagGroup`, and the range of the divided array
+        that belongs to each range.
+        """
+        array = self._arrays[name]
+        parts = array.read_many([(start, stop + 1) for start, stop in ranges])
+        bounds = from_sizes([len(part) for part in parts])
+        offsets = np.concatenate(parts)
+        firsts, lasts = offsets[bounds[:-1]], offsets[bounds[1:] - 1]
+        steps = np.diff(offsets)
+        steps[bounds[1:-1] - 1] = 0
+        if steps.min(initial=0) < 0:
+            for part in parts:
+                self._check_rising(name, part)
+        divided = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        for (start, stop), (first, last) in zip(ranges, divided, strict=True):
+            self._check_bounds(name, start, stop, first, last, end)
+        return offsets - np.repeat(firsts, np.diff(bounds)), divided
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag, without reading rows."""
@@ -214,16 +253,20 @@ class BagStore(Bags):
 
     def _offsets(self, name: str, start: int, stop: int, end: int) -> I64:
         """Read and check a range of offsets, which divide an array of length ``end``."""
-        array = self._arrays[name]
-        offsets = array.read(start, stop + 1)
-        first, last = int(offsets[0]), int(offsets[-1])
+        offsets = self._arrays[name].read(start, stop + 1)
+        self._check_bounds(name, start, stop, int(offsets[0]), int(offsets[-1]), end)
+        return offsets
+
+    def _check_bounds(
+        self, name: str, start: int, stop: int, first: int, last: int, end: int
+    ) -> None:
+        """Check the values of offsets ``start`` and ``stop``; the last of all must be ``end``."""
         is_outside = first < 0 or last > end
         begins_late = start == 0 and first != 0
-        ends_early = stop == len(array) - 1 and last != end
+        ends_early = last != end and stop == len(self._arrays[name]) - 1
         if is_outside or begins_late or ends_early:
             problem = f"is invalid: offsets {start} to {stop} are {first} to {last} of {end}"
             raise damaged(self.location, name, problem)
-        return offsets
 
     def _check_rising(self, name: str, offsets: I64) -> None:
         if len(offsets) > 1 and not bool((offsets[1:] >= offsets[:-1]).all()):

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache
-from importlib import import_module
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -19,12 +18,13 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from streammiml._base.buffer_pool import Memory, lent, lent_at
+from streammiml._base.buffer_pool import lent, lent_at
 from streammiml._base.crc import first_wrong, has_fast_way, worth_compiling
+from streammiml.bags.bag_group import Located
 from streammiml.bags.file_errors import Unreadable, reason
+from streammiml.bags.group_read import CODINGS, GroupRead, Span, read_group
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.location import LocalFolder, Location
-from streammiml.bags.page_cache import OpenFile
 from streammiml.errors import StoreError
 
 
@@ -52,14 +52,11 @@ CACHED_BYTES = 4 << 20
 """Limits of the cache of a small array."""
 SCANNED_PIECES = 8
 """A read that spans more pieces than this does not use the cache."""
-TOGETHER_BYTES = 8 << 20
-"""Approximate number of bytes that one call fetches."""
 SURPLUS_BYTES = 128 << 10
 """Surplus bytes (the rest of the first and last piece) that a result may keep in memory. The result
 is copied if the surplus is larger than the result, or larger than both this limit and an eighth of
 the result."""
 _LINE, _PAGE = 64, 4096
-_CHUNK_FIELDS = ("sizes", "firsts", "counts")
 # Errors of numcodecs, gzip and pyarrow for bytes that pass their checksum but cannot be decoded.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, LookupError, zlib.error)
 
@@ -71,24 +68,19 @@ def damaged(location: Location, key: str, problem: str) -> StoreError:
     )
 
 
-def aligned_buffer(
-    n_bytes: int, offset: int, *, bypass: bool = False
-) -> tuple[NDArray[np.uint8], int]:
-    """Allocate an aligned buffer for bytes from an offset of a file; return it with its address.
+def aligned_buffer(n_bytes: int, offset: int) -> NDArray[np.uint8]:
+    """Allocate an aligned buffer for bytes from an offset of a file.
 
     Some processors (Zen 3) copy at a tenth of their speed if the position of the target within its
     page is 1 to 31 bytes after the position of the source within its page. Such positions are
     likely: in the page cache a file begins at the start of a page, and large arrays begin near the
-    start of a page. With ``bypass``, full pages are read: the buffer then has the alignment of the
-    file, with room for all of the first and the last page.
+    start of a page.
     """
-    raw, address = lent_at(n_bytes + (3 * _PAGE if bypass else 2 * _LINE))
-    start = -address % (_PAGE if bypass else _LINE)
-    if bypass:
-        start += offset % _PAGE
-    elif 0 < (address + start - offset) % _PAGE < 32:
+    raw, address = lent_at(n_bytes + 2 * _LINE)
+    start = -address % _LINE
+    if 0 < (address + start - offset) % _PAGE < 32:
         start += _LINE
-    return raw[start : start + n_bytes], address + start
+    return raw[start : start + n_bytes]
 
 
 def _compact(values: NDArray[Any]) -> NDArray[Any]:
@@ -96,17 +88,6 @@ def _compact(values: NDArray[Any]) -> NDArray[Any]:
     out = lent(values.nbytes).view(values.dtype).reshape(values.shape)
     out[...] = values
     return out
-
-
-@cache
-def _fast_reads() -> Any:
-    """Load the compiled functions. They are loaded late, because they load a compiler."""
-    return import_module("streammiml.bags.fast_reads")
-
-
-def joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate arrays; a single array is not copied."""
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def one_by_one(decode: DecodeOne, width: int) -> Decode:
@@ -192,19 +173,22 @@ class ChunkRecords(NamedTuple):
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     crcs: NDArray[np.uint64]
-    run: NDArray[np.int32]
+    run: NDArray[np.int64]
     """Number of each chunk's run; a run is a series of chunks that lie end to end in one file."""
 
     @classmethod
     def from_records(cls, records: NDArray[np.void]) -> ChunkRecords:
         """Derive all fields from the records."""
-        names = ("first", "elements", "offset", "nbytes")
-        firsts, counts, offsets, sizes = (records[name].astype(np.int64) for name in names)
-        run, files = np.zeros(len(records), np.int32), records["file"]
+        # One array, so that compiled code gets one address; in the order of ``fast_reads``.
+        fields = np.zeros((7, len(records)), np.int64)
+        names = ("first", "elements", "offset", "nbytes", "crc", None, "file")
+        for field, name in zip(fields, names, strict=True):
+            if name is not None:
+                field[:] = records[name]
+        firsts, counts, offsets, sizes, crcs, run, files = fields
         apart = (offsets[1:] != offsets[:-1] + sizes[:-1]) | (files[1:] != files[:-1])
         np.cumsum(apart, out=run[1:])
-        crcs = records["crc"].astype(np.uint64)
-        return cls(records, firsts, counts, offsets, sizes, crcs, run)
+        return cls(records, firsts, counts, offsets, sizes, crcs.view(np.uint64), run)
 
     def part(self, start: int, stop: int) -> ChunkRecords:
         """Records ``start`` to ``stop``."""
@@ -233,13 +217,17 @@ class ChunkTable:
         self._name, self._entry, self._files = name, entry, files
         self._firsts = [first for _, first, _ in entry.pages]
         self._starts = [0, *accumulate(n_records for _, _, n_records in entry.pages)]
-        self.page = lru_cache(TABLE_PAGES)(self._read_page)
+        self._page = lru_cache(TABLE_PAGES)(self._read_page)
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    def _read_page(self, number: int) -> ChunkRecords:
-        """Read and check a page."""
+    def page(self, number: int) -> ChunkRecords:
+        """Records of a page."""
+        return self._page(number)[0]
+
+    def _read_page(self, number: int) -> tuple[ChunkRecords, int]:
+        """Read and check a page; also returns the address of its fields."""
         crc, _, n_records = self._pages[number]
         raw = bytearray(n_records * RECORD.itemsize)
 
@@ -252,7 +240,7 @@ class ChunkTable:
         problem = self._problem(number, page)
         if problem:
             raise damaged(self._location, self._key, f"is invalid: {problem}")
-        return page
+        return page, int(page.firsts.__array_interface__["data"][0])
 
     def _problem(self, number: int, page: ChunkRecords) -> str:
         """Say what is invalid in a page that passes its checksum; empty if nothing is.
@@ -289,28 +277,35 @@ class ChunkTable:
                 return f"chunk {at} {where} has {size} bytes, expected at least {least}"
         return ""
 
-    def spot(self, start: int, stop: int) -> tuple[ChunkRecords, int, int, bool]:
-        """Find the chunks with elements ``start`` to ``stop`` on the page that holds ``start``.
-
-        Returns the page, the start and stop of these chunks in the page, and whether they hold all
-        elements; if not, the next page has more.
-        """
+    def find(self, start: int, stop: int) -> ChunkRecords:
+        """Find all chunks that hold elements ``start`` to ``stop``; ``start < stop``."""
         number = bisect_right(self._firsts, start) - 1
         page, next_first = self.page(number), self._firsts[number + 1 : number + 2]
         begin = int(page.firsts.searchsorted(start, "right")) - 1
-        is_all = not next_first or next_first[0] >= stop
-        return page, begin, int(page.firsts.searchsorted(stop)), is_all
-
-    def find(self, start: int, stop: int) -> ChunkRecords:
-        """Find all chunks that hold elements ``start`` to ``stop``; ``start < stop``."""
-        page, begin, end, is_all = self.spot(start, stop)
-        if is_all:
+        end = int(page.firsts.searchsorted(stop))
+        if not next_first or next_first[0] >= stop:
             return page.part(begin, end)
-        parts, first = [page.records[begin:end]], bisect_right(self._firsts, start) - 1
-        for number in range(first + 1, bisect_right(self._firsts, stop - 1, first)):
-            page = self.page(number)
+        parts = [page.records[begin:end]]
+        for later in range(number + 1, bisect_right(self._firsts, stop - 1, number)):
+            page = self.page(later)
             parts.append(page.records[: int(page.firsts.searchsorted(stop))])
         return ChunkRecords.from_records(np.concatenate(parts))
+
+    def spans(self, ranges: Ranges) -> tuple[list[Span], list[tuple[ChunkRecords, int]]]:
+        """Split ranges at the bounds of pages; also returns these pages, with addresses."""
+        firsts, index = self._firsts, dict[int, int]()
+        spans: list[Span] = []
+        pages: list[tuple[ChunkRecords, int]] = []
+        for number, (start, stop) in enumerate(ranges):
+            at = bisect_right(firsts, start) - 1
+            while start < stop:
+                if at not in index:
+                    index[at] = len(pages)
+                    pages.append(self._page(at))
+                end = min(stop, firsts[at + 1]) if at + 1 < len(firsts) else stop
+                spans.append((number, start, end, index[at]))
+                start, at = end, at + 1
+        return spans, pages
 
 
 class VerifiedArray:
@@ -338,12 +333,12 @@ class VerifiedArray:
         """Read elements ``start`` to ``stop``: (n,), or (n, width) for rows."""
         if start >= stop:
             return self._shaped(np.empty(0, self.dtype))
+        if self._is_long(start, stop):
+            values = self._read_together([(start, stop)])[0]
+            if values is not None:
+                return values
         if self.entry.coding == "raw":
             return self._read_raw(start, stop)
-        if self.entry.coding == "blosc" and self._is_long(start, stop):
-            together = self._read_together([(start, stop)])
-            if together is not None:
-                return together[0]
         chunks = self.table.find(start, stop)
         if self.entry.coding == "tail" and isinstance(self._location, LocalFolder):
             flat = self._read_tails(
@@ -358,100 +353,58 @@ class VerifiedArray:
         return worth_compiling((stop - start) * self.entry.width * self.dtype.itemsize)
 
     def read_many(self, ranges: Ranges) -> list[NDArray[Any]]:
-        """Read each range as :meth:`read` does, with fewer calls where possible."""
-        together = self._read_together(ranges)
-        return [self.read(*span) for span in ranges] if together is None else together
+        """Read each range as :meth:`read` does, with fewer calls where possible.
 
-    def _read_together(self, ranges: Ranges) -> list[NDArray[Any]] | None:
-        """Read ranges with compiled code; None if that is not possible, or if any chunk is wrong.
-
-        The caller then reads the ranges one by one, which gives the error its message.
+        The results may share memory, which is freed with the last of them.
         """
-        coding = self.entry.coding
-        unpackers = self.unpackers() if coding == "blosc" else ()
-        if not (coding == "raw" or unpackers) or not all(start < stop for start, stop in ranges):
-            return None
-        if not ranges:
-            return []
-        out: list[NDArray[Any]] = []
-        for spans, chunks in self._batches(ranges):
-            fetched = self._fetched(chunks)
-            if fetched is None:
-                return None
-            if unpackers:
-                unpacked = self._unpacked(spans, chunks, fetched, unpackers)
-                if unpacked is None:
-                    return None
-                out += unpacked
+        # Reading a range by itself gives an error its message.
+        return [
+            self.read(*span) if values is None else values
+            for span, values in zip(ranges, self._read_together(ranges), strict=True)
+        ]
+
+    def locate(self, ranges: Ranges) -> Located:
+        """Read ranges like :meth:`read_many`; returns addresses of values, not arrays."""
+        group = self._read_group(ranges)
+        found = {} if group is None else group.ranges
+        owners: list[Any] = [] if group is None else [group.buffer]
+        addresses = []
+        for number, (start, stop) in enumerate(ranges):
+            if group is not None and number in found:
+                addresses.append(group.address + found[number][0])
                 continue
-            out += [
-                self._cut(raw.view(self.dtype), int(records.firsts[0]), *span)
-                for (raw, _), records, span in zip(fetched, chunks, spans, strict=True)
-            ]
-        return out
+            owners.append(np.ascontiguousarray(self.read(start, stop)))
+            addresses.append(owners[-1].__array_interface__["data"][0])
+        value_bytes = self.entry.width * self.dtype.itemsize
+        return Located(np.array(addresses, np.int64), value_bytes, owners)
 
-    def _batches(self, ranges: Ranges) -> Iterator[tuple[Ranges, list[ChunkRecords]]]:
-        """Yield ranges with their chunks in batches of limited size.
+    def _read_together(self, ranges: Ranges) -> list[NDArray[Any] | None]:
+        """Read ranges by one compiled call; None for each range that cannot be read so."""
+        group = self._read_group(ranges)
+        if group is None:
+            return [None] * len(ranges)
+        spots = map(group.ranges.get, range(len(ranges)))
+        return [
+            None if spot is None else self._shaped(group.buffer[slice(*spot)].view(self.dtype))
+            for spot in spots
+        ]
 
-        Chunks that other programs wrote may be far longer than the ranges.
+    def _read_group(self, ranges: Ranges) -> GroupRead | None:
+        """Read ranges by one compiled call; None if that is not possible or any chunk is wrong.
+
+        Ranges without elements are left out.
         """
-        start, chunks, n_bytes = 0, [], 0
-        for stop, span in enumerate(ranges, 1):
-            chunks.append(self.table.find(*span))
-            n_bytes += int(chunks[-1].sizes.sum())
-            if n_bytes >= TOGETHER_BYTES or stop == len(ranges):
-                yield ranges[start:stop], chunks
-                start, chunks, n_bytes = stop, [], 0
-
-    def _unpacked(
-        self,
-        ranges: Ranges,
-        chunks: list[ChunkRecords],
-        packed: list[Memory],
-        unpackers: tuple[int, ...],
-    ) -> list[NDArray[Any]] | None:
-        """Decompress only the elements of each range, not full chunks; None if a chunk is wrong."""
-        element, lines, out = self.entry.width * self.dtype.itemsize, [], []
-        for (start, stop), records, (_, source) in zip(ranges, chunks, packed, strict=True):
-            buffer, target = lent_at((stop - start) * element)
-            lines.append((start, stop, len(records.sizes), source, target))
-            out.append(self._shaped(buffer.view(self.dtype)))
-        fields = (joined([getattr(records, name) for records in chunks]) for name in _CHUNK_FIELDS)
-        wrong = _fast_reads().decompress(*unpackers, np.array(lines), *fields, element, len(self))
-        return out if wrong < 0 else None
-
-    def _fetched(self, chunks: list[ChunkRecords]) -> list[Memory] | None:
-        """Fetch and check each series of chunks; None if a chunk is wrong or this is impossible."""
-        if not isinstance(self._location, LocalFolder) or not has_fast_way():
+        coding, location = self.entry.coding, self._location
+        unpackers = self.unpackers() if coding == "blosc" else ()
+        if coding not in CODINGS or (coding == "blosc" and not unpackers):
             return None
-        out, lines, files = [], [], []
-        for records in chunks:
-            runs = [(run, run.n_bytes) for run in records.runs()]
-            opened = [self._file(run) for run, _ in runs]
-            files.append(opened)  # A reference keeps each file open until all are read.
-            raw, address = None, 0
-            for (run, size), file in zip(runs, opened, strict=True):
-                if file is None:
-                    return None
-                offset = int(run.offsets[0])
-                plan = file.plan(offset, size)
-                # Full pages of two runs cannot lie end to end in one buffer.
-                if plan.bypass and len(runs) > 1:
-                    return None
-                if raw is None:
-                    n_bytes = sum([size for _, size in runs])
-                    raw, address = aligned_buffer(n_bytes, offset, bypass=bool(plan.bypass))
-                    out.append((raw, address))
-                lines.append((*plan, offset, size, address, len(run.sizes)))
-                address += size
-        sizes = joined([records.sizes for records in chunks])
-        crcs = joined([records.crcs for records in chunks])
-        return out if _fast_reads().fetch(np.array(lines), sizes, crcs) < 0 else None
-
-    def _file(self, run: ChunkRecords) -> OpenFile | None:
-        """Open the file of a run; None if it cannot be opened."""
-        assert isinstance(self._location, LocalFolder), "callers check the location"
-        return self._location.opened(self._files[int(run.records["file"][0])][0])
+        if not isinstance(location, LocalFolder) or not has_fast_way():
+            return None
+        spans, pages = self.table.spans(ranges)
+        if not spans:
+            return None
+        page_lines = [(address, len(page.run)) for page, address in pages]
+        return read_group(location, self._files, self.entry, spans, page_lines, unpackers)
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of values that begin with element ``first``."""
@@ -473,47 +426,14 @@ class VerifiedArray:
 
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Read elements of uncompressed chunks."""
-        if self._is_long(start, stop):
-            elements = self._read_run(start, stop)
-            if elements is not None:
-                return elements
         chunks = self.table.find(start, stop)
         runs = chunks.runs()
-        if self._is_long(start, stop):
-            fetched = self._fetched([chunks])
-            if fetched is not None:
-                raw = fetched[0][0].view(self.dtype)
-                return self._cut(raw, int(chunks.firsts[0]), start, stop)
         n_bytes = [run.n_bytes for run in runs]
-        (out, _), at = aligned_buffer(sum(n_bytes), int(chunks.offsets[0])), 0
+        out, at = aligned_buffer(sum(n_bytes), int(chunks.offsets[0])), 0
         for run, size in zip(runs, n_bytes, strict=True):
             self._fetch_run(run, out[at : at + size])
             at += size
         return self._cut(out.view(self.dtype), int(chunks.firsts[0]), start, stop)
-
-    def _read_run(self, start: int, stop: int) -> NDArray[Any] | None:
-        """Read elements of one run in a local file, in few steps; None if that is not possible.
-
-        Reading a block evicts the interpreter's data from the caches of the processor, so every
-        step of Python is slow.
-        """
-        page, begin, end, is_all = self.table.spot(start, stop)
-        location, run = self._location, page.run
-        if not is_all or run[begin] != run[end - 1]:
-            return None
-        if not isinstance(location, LocalFolder) or not has_fast_way():
-            return None
-        offset = int(page.offsets[begin])
-        n_bytes = int(page.offsets[end - 1]) + int(page.sizes[end - 1]) - offset
-        file = location.opened(self._files[int(page.records["file"][begin])][0])
-        if file is None:
-            return None
-        plan = file.plan(offset, n_bytes)
-        raw, address = aligned_buffer(n_bytes, offset, bypass=bool(plan.bypass))
-        where = (*plan, offset, n_bytes, address)
-        if not _fast_reads().fetch_one(*where, page.sizes, page.crcs, begin, end):
-            return None
-        return self._cut(raw.view(self.dtype), int(page.firsts[begin]), start, stop)
 
     def _read_tails(self, records: list[ChunkRecord]) -> NDArray[Any]:
         """Read values that are the end of their chunks, directly into the result.
@@ -551,7 +471,7 @@ class VerifiedArray:
         out = lent(n_values * self.dtype.itemsize).view(self.dtype)
         for run in chunks.runs():
             begin = int(run.offsets[0])
-            raw, _ = aligned_buffer(run.n_bytes, begin)
+            raw = aligned_buffer(run.n_bytes, begin)
             self._fetch_run(run, raw)
             end = done + int(run.counts.sum()) * width
             records = [ChunkRecord._make(record) for record in run.records.tolist()]
@@ -610,6 +530,12 @@ class CachedArray(VerifiedArray):
         piece = super().read(first, min(first + self._unit, len(self)))
         self._inspect(piece)
         return piece
+
+    def read_many(self, ranges: Ranges) -> list[NDArray[Any]]:
+        """Read each range; ``inspect`` is not called for an array that does not fit the cache."""
+        if len(self) * self.dtype.itemsize > CACHED_BYTES:
+            return super().read_many(ranges)
+        return [self.read(*span) for span in ranges]
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read elements ``start`` to ``stop``."""

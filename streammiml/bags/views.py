@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml._base.html_table import listed, table_html
+from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import Bag, BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.verified_array import Ranges
@@ -68,9 +69,10 @@ class Bags(ABC):
         checksum raises StoreError, naming the file.
         """
 
-    def read_ranges(self, ranges: Ranges) -> list[BagBlock]:
-        """Read each range like :meth:`read`, without row labels; a store reads them together."""
-        return [self.read(*bags, row_labels=False) for bags in ranges]
+    def read_ranges(self, ranges: Ranges) -> BagGroup:
+        """Read several ranges, without row labels; a store reads them together."""
+        blocks = [self.read(*bags, row_labels=False) for bags in ranges]
+        return BagGroup.from_blocks(blocks, self.dtype)
 
     def at_hand(self) -> BagBlock | None:
         """Return all bags if they are in memory in the form that kernels need, else None."""

@@ -6,17 +6,14 @@ All work that is done per bag is done here, in calls that release the GIL.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from streammiml._base.buffer_pool import lent
 from streammiml._base.compiled import njit
+from streammiml.bags.fast_reads import copy
 
 I64 = NDArray[np.int64]
 _NONE = -1
@@ -39,29 +36,12 @@ def copy_ranges(sources: I64, sizes: I64) -> NDArray[np.uint8]:
     return out
 
 
-_intrinsic: Any = intrinsic
-
-
-@_intrinsic  # type: ignore[untyped-decorator]
-def _copy(_: Any, target: Any, source: Any, size: Any) -> Any:  # noqa: ARG001
-    """Copy bytes from one address to another; both are integers."""
-
-    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
-        pointer = ir.IntType(8).as_pointer()
-        to, start = (builder.inttoptr(address, pointer) for address in arguments[:2])
-        copy: Any = cgutils.raw_memcpy
-        copy(builder, to, start, arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, types.int64), generate
-
-
 @njit
 def _copy_ranges(sources: I64, sizes: I64, out: NDArray[np.uint8]) -> None:
     # Signed: in numba an unsigned address plus a signed size is a float.
     target = np.int64(out.ctypes.data)
     for i in range(len(sources)):
-        _copy(target, sources[i], sizes[i])
+        copy(target, sources[i], sizes[i])
         target += sizes[i]
 
 

@@ -27,6 +27,8 @@ SHORT_BLOCK_BYTES = 64 << 10
 BATCH_BYTES = 4 << 20
 SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 16384
+READ_THREADS = (4, 2)
+"""Numbers of reading threads, the preferred one first: a disk serves several reads at a time."""
 # Chunk tables, index chunks, open buffers and the buffer pool: an upper limit for large stores.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
 # Bytes that are read and held beside those of a block, on average: the rest of its first and of its
@@ -106,12 +108,16 @@ def fit(
     fixed: dict[str, int],
     *,
     replicas: int = 1,
+    exact: bool = False,
+    exact_bags: int | None = None,
     subject: str = "training",
 ) -> Budget:
     """Plan the blocks of a store so that streaming stays within ``config.memory``.
 
     ``fixed`` has the bytes that do not depend on the plan, such as those of weights. The plan is
-    that of replica 0, which has the most blocks; its numbers are right for all ``replicas``. Raises
+    that of replica 0, which has the most blocks; its numbers are right for all ``replicas``.
+
+    With ``exact``, all batches have ``exact_bags`` bags, or as many as the budget chooses. Raises
     StreammimlError if no plan fits; the message begins with ``subject`` and names a setting that
     would fit.
     """
@@ -133,12 +139,20 @@ def fit(
         )
     block_bytes = largest_block(store, plan.block_bags)
     block_bytes += max(ALONG_BYTES, block_bytes // 8) + BAG_BYTES * plan.block_bags
-    for batch_bytes in (
-        min(max(SHORT_BATCH_BYTES, left_bytes // 64), BATCH_BYTES),
-        SHORT_BATCH_BYTES,
+    n_exact = min(exact_bags or 0, store.n_bags)
+    exact_bytes = largest_bags(store, n_exact) + BAG_BYTES * n_exact if n_exact else None
+    mean_batch_bytes = min(max(SHORT_BATCH_BYTES, left_bytes // 64), BATCH_BYTES)
+    for threads, batch_bytes in (
+        *((threads, mean_batch_bytes) for threads in READ_THREADS),
+        (READ_THREADS[-1], SHORT_BATCH_BYTES),
     ):
-        read = ReadSettings(batch_bags=int(min(max(1, batch_bytes // mean_bag_bytes), BATCH_BAGS)))
-        held = _held(plan, read, block_bytes, fixed)
+        n_bags = int(min(max(1, batch_bytes // mean_bag_bytes), BATCH_BAGS))
+        read = ReadSettings(threads=threads, batch_bags=n_bags)
+        if exact:
+            # If batches are short, more of them are kept ready.
+            ahead = max(1, read.batches_ahead * n_bags // (exact_bags or n_bags))
+            read = replace(read, exact_bags=exact_bags or n_bags, batches_ahead=ahead)
+        held = _held(plan, read, block_bytes, fixed, exact_bytes)
         if sum(held.values()) <= allowed:
             return Budget(plan=plan, read=read, held=held, allowed=allowed)
     n_fitting = plan.window - -(-(sum(held.values()) - allowed) // block_bytes)
@@ -155,19 +169,30 @@ def fit(
             f"--mix-blocks {n_fitting}{length} would fit" if can_mix_fewer else "",
         )
     plan = replace(plan, mix_blocks=n_fitting)
-    return Budget(plan=plan, read=read, held=_held(plan, read, block_bytes, fixed), allowed=allowed)
+    held = _held(plan, read, block_bytes, fixed, exact_bytes)
+    return Budget(plan=plan, read=read, held=held, allowed=allowed)
 
 
-def _held(plan: BlockPlan, read: ReadSettings, block: int, fixed: dict[str, int]) -> dict[str, int]:
-    """Bytes by what they are held for; a block has ``block`` bytes."""
+def _held(
+    plan: BlockPlan, read: ReadSettings, block: int, fixed: dict[str, int], exact_bytes: int | None
+) -> dict[str, int]:
+    """Bytes by what they are held for; a block has ``block`` bytes.
+
+    A batch of exact size has at most ``exact_bytes``, if that is known.
+    """
     rounds = read.rounds(plan)
     if plan.order != "blocks":
         ahead = read.blocks_ahead + read.batches_ahead + 2
         return {**fixed, "reading": ahead * rounds * block}
+    batch_bytes, n_batches = (rounds + 1) * block, read.batches_ahead + 2
+    if read.exact_bags is not None:
+        # One more: bags that are copied twice, because they waited long for their batch to be full.
+        n_batches += 1
+        batch_bytes = exact_bytes or batch_bytes
     return {
         **fixed,
         "mixing": blocks_held(plan, read) * block,
-        "batches": (read.batches_ahead + 2) * (rounds + 1) * block,
+        "batches": n_batches * batch_bytes,
     }
 
 

@@ -122,11 +122,19 @@ def stream(
     )
     left_out = None if leave_out is None else _mask(opened, leave_out)
     fixed = {} if left_out is None else {"left-out bags": opened.n_bags}
-    if batch_bags is not None:
+    if batch_bags is not None and order != "blocks":
         n_bags = min(batch_bags, opened.n_bags)
         # Twice: the pieces of a batch, and the batch that they are joined to.
         fixed["next batch"] = 2 * (largest_bags(opened, n_bags) + BAG_BYTES * n_bags)
-    budget = fit(opened, config, fixed, replicas=replicas, subject="streaming")
+    budget = fit(
+        opened,
+        config,
+        fixed,
+        replicas=replicas,
+        exact=order == "blocks",
+        exact_bags=batch_bags,
+        subject="streaming",
+    )
     plan = replace(budget.plan, replica=replica)
     budget = replace(budget, plan=plan)
     n_shares = plan.n_blocks_of_store if order == "blocks" else opened.n_bags

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_group import BagGroup, Located, SparseGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.bag_copies import collect, copy_ranges, insert, locate
@@ -29,7 +30,7 @@ _SIGN = np.uint64(1 << 63)
 # a bag; N_ROWS, N_LABELS and N_VALUES count its elements.
 ROUND, TURN, NUMBER, LEFT_OUT, ROWS, N_ROWS, LABELS, N_LABELS = range(8)
 COLUMNS, VALUES, N_VALUES = range(8, 11)
-_WIDTH = 11
+FIRST_ADDRESS, _WIDTH = ROWS, 11
 NO_LINES = np.empty((0, _WIDTH), np.int64)
 
 
@@ -42,16 +43,30 @@ class BlockGroup:
     """Objects that own the memory at the addresses in the table."""
 
 
-def group_of(firsts: Sequence[int], blocks: Sequence[BagBlock], dtype: str) -> BlockGroup:
-    """Make a group; ``firsts`` are the numbers of the blocks' first bags.
+def group_of(firsts: Sequence[int], bags: BagGroup) -> BlockGroup:
+    """Make a group; ``firsts`` are the numbers of the first bags of the ranges of ``bags``.
 
     ``set_turns`` fills the columns that depend on the epoch.
     """
-    sizes = np.array([len(block) for block in blocks])
+    sizes = bags.n_bags
     table = np.empty((int(sizes.sum()), _WIDTH), np.int64)
     ends = np.cumsum(sizes)
     table[:, NUMBER] = np.arange(len(table)) + np.repeat(np.array(firsts) - (ends - sizes), sizes)
-    return BlockGroup(table, _locate(table, sizes, blocks, dtype))
+
+    def write(offsets: I64, values: Located, starts: int, lengths: int) -> None:
+        """Fill the columns ``starts`` and ``lengths`` of the table."""
+        addresses, value_bytes = values.addresses, values.value_bytes
+        locate(offsets, sizes, addresses, value_bytes, table[:, starts], table[:, lengths])
+
+    write(bags.label_offsets, bags.labels, LABELS, N_LABELS)
+    rows = bags.rows
+    if isinstance(rows, SparseGroup):
+        write(bags.bag_offsets, rows.row_lengths, ROWS, N_ROWS)
+        write(rows.value_offsets, rows.columns, COLUMNS, N_VALUES)
+        write(rows.value_offsets, rows.values, VALUES, N_VALUES)
+    else:
+        write(bags.bag_offsets, rows, ROWS, N_ROWS)
+    return BlockGroup(table, [bags])
 
 
 def set_turns(
@@ -67,46 +82,6 @@ def set_turns(
     # Turns are unsigned; the column is signed and must have the same order.
     table[:, TURN] = (plan.turns_of(epoch, numbers) ^ _SIGN).view(np.int64)
     table[:, LEFT_OUT] = left_out
-
-
-def _locate(table: I64, sizes: I64, blocks: Sequence[BagBlock], dtype: str) -> list[Any]:
-    """Write addresses and lengths of bags; returns the objects that own the memory."""
-    labels = [np.ascontiguousarray(block.label_indices, np.int32) for block in blocks]
-    bag_offsets = [block.bag_offsets for block in blocks]
-    # The blocks are held too: a block may own the memory of its arrays.
-    held: list[Any] = [blocks, labels]
-
-    def write(
-        offsets: Sequence[I64], arrays: Sequence[NDArray[Any]], starts: int, lengths: int
-    ) -> None:
-        """Fill the columns ``starts`` and ``lengths`` of the table.
-
-        ``arrays`` has an array for each block, ``offsets`` the bounds of its bags in that array.
-        """
-        # Computed from the shape: the strides of an array with one element are arbitrary.
-        element_bytes = arrays[0].itemsize * int(np.prod(arrays[0].shape[1:]))
-        all_offsets, addresses = np.concatenate(offsets), _addresses(arrays)
-        locate(all_offsets, sizes, addresses, element_bytes, table[:, starts], table[:, lengths])
-
-    write([block.label_offsets for block in blocks], labels, LABELS, N_LABELS)
-    sparse = [block.rows for block in blocks if isinstance(block.rows, SparseRows)]
-    if sparse:
-        row_lengths = [np.diff(rows.offsets) for rows in sparse]
-        columns = [np.ascontiguousarray(rows.columns, np.uint32) for rows in sparse]
-        values = [np.ascontiguousarray(rows.values, dtype) for rows in sparse]
-        write(bag_offsets, row_lengths, ROWS, N_ROWS)
-        value_offsets = [rows.offsets[at] for rows, at in zip(sparse, bag_offsets, strict=True)]
-        write(value_offsets, columns, COLUMNS, N_VALUES)
-        write(value_offsets, values, VALUES, N_VALUES)
-        return [*held, row_lengths, columns, values]
-    dense = [np.ascontiguousarray(block.rows, dtype) for block in blocks]
-    write(bag_offsets, dense, ROWS, N_ROWS)
-    return [*held, dense]
-
-
-def _addresses(arrays: Sequence[NDArray[Any]]) -> I64:
-    """Address of the first element of each array."""
-    return np.array([array.__array_interface__["data"][0] for array in arrays])
 
 
 class Calendar:

@@ -8,20 +8,20 @@ blocks at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import BagBlock
 from streammiml.bags.views import Bags
 from streammiml.blocks.mixing import (
+    FIRST_ADDRESS,
     LEFT_OUT,
-    NO_LINES,
     NUMBER,
     BlockGroup,
     Calendar,
@@ -34,6 +34,8 @@ from streammiml.blocks.plan import BlockPlan
 from streammiml.blocks.prefetch import DEADLINE, ReadAhead, run_ahead
 from streammiml.errors import StoreError
 
+MOST_WAITING = 2
+"""Upper limit for the groups that are held because some of their bags wait for an exact batch."""
 MOST_ROUNDS = 64
 """Upper limit for the rounds of a batch, and so for the blocks that share one deadline."""
 
@@ -61,10 +63,13 @@ class ReadSettings:
     """How far to read ahead, with how many threads; changes neither bags nor their order."""
 
     threads: int = 2
+    """Reading threads. While a thread waits for the disk, another one checks what it has read."""
     blocks_ahead: int = 16
     batches_ahead: int = 2
     batch_bags: int = 64
-    """About how many bags a batch has."""
+    """About how many bags are mixed at a time; a batch has as many, or ``exact_bags``."""
+    exact_bags: int | None = None
+    """Exact number of bags in a batch, fewer only at the end of an epoch; for order ``blocks``."""
     deadline: float = DEADLINE
 
     def rounds(self, plan: BlockPlan) -> int:
@@ -79,10 +84,11 @@ class ReadSettings:
 def blocks_held(plan: BlockPlan, read: ReadSettings) -> int:
     """Upper limit for the blocks that a stream holds: being mixed, in the next batch, read ahead.
 
-    A group is held until its last bag is copied, so up to one more group is held. A plan that mixes
-    all blocks holds fewer.
+    A group is held until its last bag is copied, so up to one more group is held. Bags that wait
+    for an exact batch to be full hold some more. A plan that mixes all blocks holds fewer.
     """
-    return plan.window + (2 + read.groups_ahead(plan)) * read.rounds(plan)
+    n_groups = 2 + read.groups_ahead(plan) + (MOST_WAITING if read.exact_bags else 0)
+    return plan.window + n_groups * read.rounds(plan)
 
 
 class BagStream:
@@ -166,20 +172,31 @@ class BagStream:
 
     def _fully_mixed(self, epoch: int, place: int) -> Iterator[Batch]:
         """Batches of a plan that mixes all blocks: all are read once and held."""
-        plan, step = self._plan, self._settings.rounds(self._plan)
-        # ``_held`` keeps alive the memory that ``lines`` points to.
-        lines, _held = (NO_LINES, []) if self._block is not None else self._read_all(step)
+        step = self._settings.rounds(self._plan)
+        if self._block is None:
+            # ``held`` keeps alive the memory that ``lines`` points to.
+            lines, held = self._read_all(step)
+            parts = self._all_visits(epoch, place, step)
+            yield from self._batches(
+                replace(part, lines=lines[part.lines], held=held) for part in parts
+            )
+            return
+        for part in self._all_visits(epoch, place, step):
+            if len(part.lines):
+                yield Batch(part.epoch, self._block, part.lines, part.lines, part.places)
+
+    def _all_visits(self, epoch: int, place: int, step: int) -> Iterator[_Visits]:
+        """Yield visits of a plan that mixes all blocks; ``lines`` are numbers of bags."""
+        plan = self._plan
         while not self._closed:
             left_out = self._leave_out(epoch, np.arange(plan.n_bags))
+            n_before = 0
             for first, numbers in visits(plan, epoch, step):
                 places = first + np.arange(len(numbers))
                 kept = ~left_out[numbers] & (places >= place)
-                if kept.any():
-                    numbers, places = numbers[kept], places[kept]
-                    if self._block is not None:
-                        yield Batch(epoch, self._block, numbers, numbers, places)
-                    else:
-                        yield self._batch(epoch, lines[numbers], places)
+                n_before += len(numbers)
+                ends = n_before == plan.n_bags
+                yield _Visits(epoch, numbers[kept], places[kept], [], ends)
             epoch, place = epoch + 1, 0
 
     def _read_all(self, step: int) -> tuple[I64, list[Any]]:
@@ -199,47 +216,118 @@ class BagStream:
         """Batches of a plan that mixes a window of blocks, which are read and released in turn."""
         plan, step = self._plan, self._settings.rounds(self._plan)
         depth = self._settings.groups_ahead(plan)
+        first, n_before = plan.locate(epoch, place) if place else (0, 0)
+        loads = _loads(plan, epoch, first, step)
+        with self._readers(self._read_for, loads, depth) as groups:
+            yield from self._batches(self._window_visits(groups, epoch, place, first, n_before))
+
+    def _window_visits(
+        self, groups: Iterator[BlockGroup], epoch: int, place: int, first: int, n_before: int
+    ) -> Iterator[_Visits]:
+        """Yield visits in the order of the plan, from a place of an epoch on.
+
+        The place is in round ``first``, after ``n_before`` bags of that round.
+        """
+        plan, step = self._plan, self._settings.rounds(self._plan)
         while True:
-            first, n_before = plan.locate(epoch, place) if place else (0, 0)
-            read = partial(self._read_for, epoch)
-            with self._readers(read, _loads(plan, epoch, first, step), depth) as groups:
-                calendar, batch_place = Calendar(plan, first, step), place - n_before
-                for _ in range(-(-len(_first_positions(plan, first, step)) // step)):
+            calendar, batch_place = Calendar(plan, first, step), place - n_before
+            for _ in range(-(-len(_first_positions(plan, first, step)) // step)):
+                calendar.insert(next(groups))
+            n_batches = -(-(plan.n_blocks - first) // step)
+            for number in range(n_batches):
+                if number:
                     calendar.insert(next(groups))
-                for number in range(-(-(plan.n_blocks - first) // step)):
-                    if number:
-                        calendar.insert(next(groups))
-                    lines, held = calendar.collect(number)
-                    places = batch_place + np.arange(len(lines))
-                    kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
-                    batch_place += len(lines)
-                    batch = self._batch(epoch, lines[kept], places[kept])
-                    del held
-                    if len(batch.numbers):
-                        yield batch
-            epoch, place = epoch + 1, 0
+                lines, held = calendar.collect(number)
+                places = batch_place + np.arange(len(lines))
+                kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
+                batch_place += len(lines)
+                is_last = number == n_batches - 1
+                due = [_Visits(epoch, lines[kept], places[kept], held, is_last)]
+                # This frame must not hold the groups while it waits.
+                del held
+                yield due.pop()
+            epoch, place, first, n_before = epoch + 1, 0, 0, 0
+
+    def _batches(self, due: Iterator[_Visits]) -> Iterator[Batch]:
+        """Copy the bags of visits into batches, of an exact size if the settings say so."""
+        exact = self._settings.exact_bags
+        waiting: list[_Visits] = []
+        for part in due:
+            waiting.append(part)
+            n_bags = sum(len(visits.lines) for visits in waiting)
+            n_left = 0 if exact is None or part.ends_epoch else n_bags % exact
+            del part
+            while n_bags > n_left:
+                now, waiting = _split(waiting, min(exact or n_bags, n_bags))
+                batch = self._batch(now)
+                n_bags -= len(batch.numbers)
+                del now
+                yield batch
+                del batch
+            if not n_bags:
+                waiting = []
+            elif len(waiting) > MOST_WAITING:
+                # These bags would hold all blocks of their groups until the batch is full.
+                waiting = [self._compacted(waiting)]
+
+    def _compacted(self, parts: Sequence[_Visits]) -> _Visits:
+        """Join visits and copy their bags, so that nothing else is held."""
+        lines = np.concatenate([part.lines for part in parts])
+        places = np.concatenate([part.places for part in parts])
+        copies = group_of([0], BagGroup.from_blocks([self._copied(lines)], self._store.dtype))
+        lines[:, FIRST_ADDRESS:] = copies.table[:, FIRST_ADDRESS:]
+        return _Visits(parts[0].epoch, lines, places, copies.held, ends_epoch=False)
 
     def _read(self, blocks: list[int]) -> BlockGroup:
         ranges = [self._plan.bags_of(block) for block in blocks]
         firsts = [start for start, _ in ranges]
-        return group_of(firsts, self._store.read_ranges(ranges), self._store.dtype)
+        return group_of(firsts, self._store.read_ranges(ranges))
 
-    def _read_for(self, epoch: int, load: _Load) -> BlockGroup:
-        """Read blocks, and write the rounds and turns of their bags in an epoch."""
-        group = self._read(load.blocks)
+    def _read_for(self, load: _Load) -> BlockGroup:
+        """Read blocks, and write the rounds and turns of their bags in the epoch of the load."""
+        group, epoch = self._read(load.blocks), load.epoch
         numbers = group.table[:, NUMBER]
         sizes = [stop - start for start, stop in map(self._plan.bags_of, load.blocks)]
         positions = np.repeat(np.array(load.positions), sizes)
         set_turns(group.table, self._plan, epoch, positions, self._leave_out(epoch, numbers))
         return group
 
-    def _batch(self, epoch: int, lines: I64, places: I64) -> Batch:
-        """Copy the bags of these lines into a batch."""
+    def _batch(self, parts: Sequence[_Visits]) -> Batch:
+        """Copy the bags of visits into a batch."""
+        lines = np.concatenate([part.lines for part in parts])
+        places = np.concatenate([part.places for part in parts])
+        bags = self._copied(lines)
+        return Batch(parts[0].epoch, bags, np.arange(len(lines)), lines[:, NUMBER].copy(), places)
+
+    def _copied(self, lines: I64) -> BagBlock:
         store = self._store
-        bags = copied_bags(
+        return copied_bags(
             lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse
         )
-        return Batch(epoch, bags, np.arange(len(lines)), lines[:, NUMBER].copy(), places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """Bags that are due in an epoch, in the order of their visit; not copied yet."""
+
+    epoch: int
+    lines: I64
+    """A line of the mixing table for each bag."""
+    places: I64
+    held: list[Any]
+    """Objects that own the memory at the addresses in the lines."""
+    ends_epoch: bool
+
+
+def _split(parts: Sequence[_Visits], n: int) -> tuple[list[_Visits], list[_Visits]]:
+    """Split visits into the first ``n`` and the rest; the rest holds nothing of parts before it."""
+    for i, part in enumerate(parts):
+        if n < len(part.lines):
+            head = replace(part, lines=part.lines[:n], places=part.places[:n])
+            tail = replace(part, lines=part.lines[n:], places=part.places[n:])
+            return [*parts[:i], head], [tail, *parts[i + 1 :]]
+        n -= len(part.lines)
+    return list(parts), []
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +351,7 @@ def _spans(n_places: int, step: int, epoch: int, place: int) -> Iterator[_Span]:
 class _Load:
     """Blocks to be read together, and their positions in an epoch."""
 
+    epoch: int
     positions: list[int]
     blocks: list[int]
 
@@ -273,11 +362,16 @@ def _first_positions(plan: BlockPlan, first: int, step: int) -> I64:
 
 
 def _loads(plan: BlockPlan, epoch: int, first: int, step: int) -> Iterator[_Load]:
-    """Yield blocks in the order in which batches need them, from the round ``first`` on."""
-    # A few thousand positions at a time: an epoch may have billions.
-    stretch, end = max(1, 4096 // step) * step, plan.n_blocks
-    later = (np.arange(i, min(i + stretch, end)) for i in range(first + step, end, stretch))
-    for part in chain([_first_positions(plan, first, step)], later):
-        positions, blocks = part.tolist(), plan.blocks_at(epoch, part).tolist()
-        for i in range(0, len(positions), step):
-            yield _Load(positions[i : i + step], blocks[i : i + step])
+    """Yield blocks in the order in which batches need them, from a round of an epoch on.
+
+    The next epoch follows, so that its first blocks are read while the last bags are delivered.
+    """
+    while True:
+        # A few thousand positions at a time: an epoch may have billions.
+        stretch, end = max(1, 4096 // step) * step, plan.n_blocks
+        later = (np.arange(i, min(i + stretch, end)) for i in range(first + step, end, stretch))
+        for part in chain([_first_positions(plan, first, step)], later):
+            positions, blocks = part.tolist(), plan.blocks_at(epoch, part).tolist()
+            for i in range(0, len(positions), step):
+                yield _Load(epoch, positions[i : i + step], blocks[i : i + step])
+        epoch, first = epoch + 1, 0

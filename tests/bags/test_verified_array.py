@@ -1,5 +1,6 @@
 """Arrays by range: any chunks, any range; transient and permanent faults."""
 
+import ctypes
 import json
 import struct
 import tempfile
@@ -15,7 +16,7 @@ from numcodecs import blosc, gzip, zstd
 
 from streammiml._base.buffer_pool import IDLE_BYTES
 from streammiml._base.crc import has_fast_way
-from streammiml.bags import verified_array, zarr_read, zarr_write
+from streammiml.bags import array_writer, verified_array, zarr_read, zarr_write
 from streammiml.bags.array_writer import ArrayWriter, table_pages
 from streammiml.bags.block import BagBlock
 from streammiml.bags.file_errors import Unreadable
@@ -341,9 +342,9 @@ def test_parts_of_the_last_chunk__are_refused_if_its_header_is_invalid(tmp_path,
     _, *rest = chunks_as_they_are(tmp_path, raws, coding="blosc", elements=elements)
     array = VerifiedArray(LocalFolder(tmp_path), *rest)
     array.unpackers = zarr_read.unpackers
-    assert array._read_together([(110, 120)]) is None
+    assert array._read_group([(110, 120)]) is None
     if has_fast_way():
-        assert array._read_together([(10, 20)]) is not None
+        assert array._read_group([(10, 20)]) is not None
 
 
 def test_cached_range__of_chunks_that_differ_decodes_each_about_once(tmp_path):
@@ -395,32 +396,30 @@ def test_many_ranges__of_compressed_chunks_are_parts_of_the_whole(
     array.unpackers = zarr_read.unpackers
     ranges = [(start, min(start + count, 60_000)) for start, count in ranges]
     if has_fast_way():
-        assert array._read_together(ranges) is not None
+        assert array._read_group(ranges) is not None
     for (start, stop), values in zip(ranges, array.read_many(ranges), strict=True):
         np.testing.assert_array_equal(values, expected[start:stop])
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("together", [1, 100, 1 << 20])
-def test_many_ranges__are_the_same_however_few_are_fetched_at_once(
-    tmp_path, monkeypatch, codec, together
+def test_many_ranges__across_files_pages_and_chunks_are_parts_of_the_whole(
+    tmp_path, monkeypatch, codec
 ):
+    monkeypatch.setattr(array_writer, "PAGE_RECORDS", 2)
     expected = np.arange(500)
     name, entry, files = written(tmp_path, [expected], chunk=40, per_file=3, codec=codec)
+    assert len(entry.pages) > 3
     array = VerifiedArray(LocalFolder(tmp_path), name, entry, files, decoder(entry))
     array.unpackers = zarr_read.unpackers
-    fetched, real = [], VerifiedArray._fetched
-    monkeypatch.setattr(verified_array, "TOGETHER_BYTES", together)
-
-    def counted(self, chunks):
-        fetched.append(len(chunks))
-        return real(self, chunks)
-
-    monkeypatch.setattr(VerifiedArray, "_fetched", counted)
-    ranges = [(0, 7), (130, 260), (499, 500), (3, 90)]
+    ranges = [(0, 7), (130, 260), (499, 500), (8, 8), (3, 90), (0, 500), (40, 80)]
+    if has_fast_way():
+        assert sorted(array._read_group(ranges).ranges) == [0, 1, 2, 4, 5, 6]
     for (start, stop), values in zip(ranges, array.read_many(ranges), strict=True):
         np.testing.assert_array_equal(values, expected[start:stop])
-    assert (max(fetched) == 4) == (together > 100_000) or not has_fast_way()
+    located = array.locate(ranges)
+    for (start, stop), address in zip(ranges, located.addresses.tolist(), strict=True):
+        there = ctypes.string_at(address, 8 * (stop - start))
+        np.testing.assert_array_equal(np.frombuffer(there, np.int64), expected[start:stop])
 
 
 def owned_bytes(values):
@@ -444,10 +443,12 @@ def test_rows__hold_little_more_memory_than_they_take(
     store = write_store(tmp_path / f"x.{backend}", BagBlock.from_bags(bags, [[0]] * 6), codec=codec)
     if not compiled:
         monkeypatch.setattr(verified_array, "has_fast_way", lambda: False)
-    for block in store.read_ranges([(i, i + 1) for i in range(6)]):
-        # Buffers of the pool are rounded up to an eighth, or to 64 KiB.
-        room = max(block.rows.nbytes // 8, 64 << 10) + 128
-        assert owned_bytes(block.rows) <= block.rows.nbytes + SURPLUS_BYTES + room
+    # Buffers of the pool are rounded up to an eighth, or to 64 KiB.
+    room = max(bags[0].nbytes // 8, 64 << 10) + 128
+    owners = store.read_ranges([(i, i + 1) for i in range(6)]).rows.owners
+    held = sum(owned_bytes(owner) for owner in owners)
+    assert held <= 6 * (bags[0].nbytes + SURPLUS_BYTES + room)
+    assert owned_bytes(store.read(1, 2).rows) <= bags[0].nbytes + SURPLUS_BYTES + room
 
 
 def short(records):

@@ -5,13 +5,14 @@ import itertools
 import threading
 import time
 import weakref
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.offsets import from_sizes
@@ -20,6 +21,7 @@ from streammiml.bags.writer import BagWriter
 from streammiml.blocks.plan import ORDERS, BlockPlan
 from streammiml.blocks.stream import BagStream, ReadSettings, blocks_held
 from streammiml.errors import StoreError
+from tests.stores import assert_same
 
 N_BAGS = 211
 
@@ -184,9 +186,9 @@ def test_stream__memory_goes_with_it_not_with_the_garbage_collector(mix_blocks, 
     read = type(store).read_ranges
 
     def noted(self, ranges):
-        blocks = read(self, ranges)
-        seen.extend(weakref.ref(block.bag_offsets) for block in blocks)
-        return blocks
+        group = read(self, ranges)
+        seen.append(weakref.ref(group.bag_offsets))
+        return group
 
     monkeypatch.setattr(type(store), "read_ranges", noted)
     plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=mix_blocks)
@@ -214,9 +216,7 @@ def test_stream__blocks_that_are_short_are_an_error(store, monkeypatch):
     monkeypatch.setattr(
         type(store),
         "read_ranges",
-        lambda self, ranges: [
-            block.take(np.arange(len(block) - 1)) for block in read(self, ranges)
-        ],
+        lambda self, ranges: read(self, [(start, stop - 1) for start, stop in ranges]),
     )
     plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=22)
     with pytest.raises(StoreError, match="only 189 of 211 bags were read"):
@@ -241,35 +241,59 @@ def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
             pass
 
 
-def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(store, monkeypatch):
-    held, most = set(), 0
-    real = store.read
+@pytest.mark.parametrize("exact_bags", [None, 5, 50])
+def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(
+    store, monkeypatch, exact_bags
+):
+    held, most = {}, 0
+    real = store.read_ranges
 
-    class Tracked(BagBlock):
-        __slots__ = ("number",)
+    class Tracked(BagGroup):
+        __slots__ = ()
 
         def __del__(self):
-            held.discard(id(self))
+            held.pop(id(self), None)
 
     def read(ranges):
         nonlocal most
-        out = []
-        for start, stop in ranges:
-            block = real(start, stop)
-            parts = block.bag_offsets, block.rows, block.label_offsets, block.label_indices
-            out.append(Tracked(*parts))
-            held.add(id(out[-1]))
-        most = max(most, len(held))
-        return out
+        group = real(ranges)
+        names = (field.name for field in fields(group))
+        group = Tracked(*(getattr(group, name) for name in names))
+        held[id(group)] = len(ranges)
+        most = max(most, sum(held.values()))
+        return group
 
     monkeypatch.setattr(store, "read_ranges", read)
     plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
-    ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7)
+    ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7, exact_bags=exact_bags)
     with BagStream(store, plan, read=ahead) as stream:
         for batch in stream:
             if batch.epoch == 2:
                 break
-    assert 20 <= most <= blocks_held(plan, ahead) == 20 + (2 + 3) * 4
+    n_waiting = 0 if exact_bags is None else 2
+    assert 20 <= most <= blocks_held(plan, ahead) == 20 + (2 + 3 + n_waiting) * 4
+
+
+@pytest.mark.parametrize("mix_blocks", [5, 22])
+@pytest.mark.parametrize("exact_bags", [1, 7, 64, 1000])
+def test_stream__batches_of_exact_size_have_the_same_visits(exact_bags, mix_blocks, store):
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=10, mix_blocks=mix_blocks)
+    leave_out = lambda _, bags: bags % 3 == 0  # noqa: E731
+    n_bags = 2 * sum(bag % 3 != 0 for bag in range(N_BAGS))
+    expected = visited(store, plan, n_bags, leave_out=leave_out)
+    read, got, sizes = ReadSettings(exact_bags=exact_bags), [], {0: [], 1: []}
+    with BagStream(store, plan, read=read, leave_out=leave_out) as stream:
+        for batch in stream:
+            if batch.epoch == 2:
+                break
+            sizes[batch.epoch].append(len(batch.numbers))
+            places, numbers = batch.places.tolist(), batch.numbers.tolist()
+            got += [(batch.epoch, *visit) for visit in zip(places, numbers, strict=True)]
+            assert_same(batch.bags, store.read_bags(batch.numbers))
+    assert got == expected
+    for epoch in sizes.values():
+        assert set(epoch[:-1]) <= {exact_bags}
+        assert 0 < epoch[-1] <= exact_bags
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -31,6 +31,7 @@ from tests.stores import (
     assert_same,
     made_block,
     made_spec,
+    read_together,
     sizes,
     write_parts,
 )
@@ -93,14 +94,14 @@ def verdict(victim: Victim) -> str:
         store = sm.open_store(victim.path)
         got, ids = store.read(0, n), store.bag_ids(0, n)
         by_number = store.read_bags(np.arange(n)[::-1])
-        together = store.read_ranges([(i, min(i + 3, n)) for i in range(0, n, 3)])
+        together = read_together(store, [(i, min(i + 3, n)) for i in range(0, n, 3)])
         names = (store.label_names, store.feature_names, store.n_labels)
     except StoreError as error:
         return str(error)
     try:
         assert_same(got, block)
         assert_same(by_number, block.take(np.arange(n)[::-1]))
-        assert_same(BagBlock.join(together), replace(block, row_labels=None, bag_ids=None))
+        assert_same(together, replace(block, row_labels=None, bag_ids=None))
         assert ids == block.bag_ids
         assert names == (["sea", "sky", "sun", "tree"], ["r", "g", "b"], 4)
     except AssertionError as error:
@@ -281,7 +282,7 @@ def unprotected(monkeypatch):
         location.read_into(key, offset, buffer)
 
     monkeypatch.setattr(verified_array, "fetch", believe)
-    monkeypatch.setattr(VerifiedArray, "_read_together", lambda *_: None)
+    monkeypatch.setattr(VerifiedArray, "_read_group", lambda *_: None)
     monkeypatch.setattr(store, "description_problem", lambda *_: "")
     monkeypatch.setattr(verify, "description_problem", lambda *_: "")
     monkeypatch.setattr(verify, "_file_problem", lambda *_: "")
