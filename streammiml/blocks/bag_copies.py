@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml._base.buffer_pool import lent
+from streammiml._base.buffer_pool import lent_at
 from streammiml._base.compiled import njit
 from streammiml.bags.fast_reads import copy
 
@@ -20,29 +20,33 @@ _NONE = -1
 """End of a linked list."""
 
 
-def copy_ranges(sources: I64, sizes: I64) -> NDArray[np.uint8]:
-    """Copy the bytes at these addresses into one array, one range after the other.
+def copy_ranges(sources: I64, lengths: I64, value_bytes: int = 1) -> tuple[NDArray[np.uint8], I64]:
+    """Copy the values at these addresses into one array, one range after the other.
 
-    ``sizes`` are the bytes of each range. The caller keeps the memory at the addresses alive.
+    A range has as many values of ``value_bytes`` bytes as ``lengths`` says. Also returns the bounds
+    of the ranges, counted in values. The caller keeps the memory at the addresses alive.
     """
-    out = lent(int(sizes.sum()))
+    offsets = np.empty(len(lengths) + 1, np.int64)
+    out, target = lent_at(int(lengths.sum()) * value_bytes)
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-        target = out.ctypes.data
-        for source, size in zip(sources.tolist(), sizes.tolist(), strict=True):
-            ctypes.memmove(target, source, size)
-            target += size
+        offsets[0] = 0
+        np.cumsum(lengths, out=offsets[1:])
+        starts = (target + offsets * value_bytes).tolist()
+        for source, start, end in zip(sources.tolist(), starts, starts[1:], strict=False):
+            ctypes.memmove(start, source, end - start)
     else:
-        _copy_ranges(np.ascontiguousarray(sources), np.ascontiguousarray(sizes), out)
-    return out
+        _copy_ranges(sources, lengths, value_bytes, target, offsets)
+    return out, offsets
 
 
 @njit
-def _copy_ranges(sources: I64, sizes: I64, out: NDArray[np.uint8]) -> None:
-    # Signed: in numba an unsigned address plus a signed size is a float.
-    target = np.int64(out.ctypes.data)
+def _copy_ranges(sources: I64, lengths: I64, value_bytes: int, target: int, offsets: I64) -> None:
+    end = np.int64(0)
     for i in range(len(sources)):
-        copy(target, sources[i], sizes[i])
-        target += sizes[i]
+        offsets[i] = end
+        copy(target + end * value_bytes, sources[i], lengths[i] * value_bytes)
+        end += lengths[i]
+    offsets[len(sources)] = end
 
 
 @njit
@@ -68,23 +72,29 @@ def locate(
 
 @njit
 def insert(
-    table: I64, batches: I64, lines: I64, following: I64, heads: I64, free: I64, n_free: int
-) -> int:
-    """Add each line of ``table`` to the list of its batch; return the number of free slots.
+    table: I64, rounds: I64, first: int, end: int, step: int, lines: I64, following: I64,
+    heads: I64, free: I64, n_free: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Add each line of ``table`` to the list of its batch.
 
-    A line whose batch is −1 is ignored. ``heads`` has the first slot of each list. ``lines`` has
-    the line in each slot, ``following`` the next slot of its list. ``free`` has the unused slots.
+    Batch i has ``step`` rounds, beginning with round ``first`` + i · ``step``. Lines of rounds before
+    ``first``, or from ``end`` on, are ignored. ``heads`` has the first slot of each list. ``lines``
+    has the line in each slot, ``following`` the next slot of its list. ``free`` has the unused
+    slots. Returns their number, and the last batch that has a line, or 0.
     """
+    last = 0
     for i in range(len(table)):
-        if batches[i] < 0:
+        if not first <= rounds[i] < end:
             continue
+        batch = (rounds[i] - first) // step
+        last = max(last, batch)
         n_free -= 1
         slot = free[n_free]
         lines[slot] = table[i]
-        head = batches[i] % len(heads)
+        head = batch % len(heads)
         following[slot] = heads[head]
         heads[head] = slot
-    return n_free
+    return n_free, last
 
 
 @njit

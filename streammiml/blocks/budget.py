@@ -24,7 +24,7 @@ BLOCK_BYTES = 256 << 10
 SHORT_BLOCK_BYTES = 64 << 10
 # A batch should be some milliseconds of work: between two batches, the reading thread and the
 # learning thread wait for each other.
-BATCH_BYTES = 4 << 20
+BATCH_BYTES = 8 << 20
 SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 16384
 READ_THREADS = (4, 2)

@@ -302,7 +302,7 @@ class BagLoader:
             offsets=block.bag_offsets,
             label_offsets=block.label_offsets,
             label_indices=block.label_indices,
-            bag_numbers=np.concatenate([part.numbers for part in parts]),
+            bag_numbers=joined([part.numbers for part in parts]),
             epoch=self.epoch,
             place=int(parts[0].places[0]),
         )
@@ -381,6 +381,11 @@ def _leaver(left_out: NDArray[np.bool_] | None) -> LeaveOut | None:
     return None if left_out is None else lambda _, bags: left_out[bags]
 
 
+def joined(arrays: Sequence[I64]) -> I64:
+    """Concatenate arrays; a single array is not copied."""
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
 def _cut(batch: Batch, start: int, stop: int) -> Batch:
     """Visits ``start`` to ``stop`` of a batch."""
     at = slice(start, stop)
@@ -388,11 +393,14 @@ def _cut(batch: Batch, start: int, stop: int) -> Batch:
 
 
 def _visited(batch: Batch, *, copied: bool) -> BagBlock:
-    """Bags in the order of their visit; a view if they lie in that order, unless ``copied``."""
+    """Bags in the order of their visit.
+
+    Bags of a store on disk lie in that order; others are ``copied``.
+    """
     visit, bags = batch.visit, batch.bags
-    first = int(visit[0])
-    if not copied and np.array_equal(visit, np.arange(first, first + len(visit))):
-        bags = bags.slice(first, first + len(visit))
-    else:
+    if copied:
         bags = bags.take(visit)
+    elif len(visit) < len(bags):
+        first = int(visit[0])
+        bags = bags.slice(first, first + len(visit))
     return BagBlock(bags.bag_offsets, bags.rows, bags.label_offsets, bags.label_indices)

@@ -110,15 +110,21 @@ class Calendar:
         their block is read for the other time, or their rounds come before ``first``.
         """
         plan, table = self._plan, group.table
-        rounds = table[:, ROUND]
-        is_due = (rounds >= self._first) & (rounds < plan.n_blocks)
-        batches = np.where(is_due, (rounds - self._first) // self._step, -1)
         if len(table) > self._n_free:
             self._grow(len(table))
-        self._n_free = insert(
-            table, batches, self._lines, self._next, self._heads, self._free, self._n_free
+        self._n_free, last = insert(
+            table,
+            table[:, ROUND],
+            self._first,
+            plan.n_blocks,
+            self._step,
+            self._lines,
+            self._next,
+            self._heads,
+            self._free,
+            self._n_free,
         )
-        self._held[int(batches.max(initial=0))].append(group)
+        self._held[last].append(group)
 
     def _grow(self, n: int) -> None:
         """Allocate slots for at least ``n`` more lines; the number of slots at least doubles."""
@@ -174,19 +180,18 @@ def visits(plan: BlockPlan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
 
 def copied_bags(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:
     """Copy bags into one block, in the order of their lines."""
-    n_rows, value_bytes = lines[:, N_ROWS], np.dtype(dtype).itemsize
+    value_bytes = np.dtype(dtype).itemsize
     rows: NDArray[Any] | SparseRows
     if sparse:
-        lengths = copy_ranges(lines[:, ROWS], n_rows * 8).view(np.int64)
-        columns = copy_ranges(lines[:, COLUMNS], lines[:, N_VALUES] * 4).view(np.uint32)
-        values = copy_ranges(lines[:, VALUES], lines[:, N_VALUES] * value_bytes).view(dtype)
-        rows = SparseRows(from_sizes(lengths), columns, values, n_features)
+        n_values = lines[:, N_VALUES]
+        lengths, bag_offsets = copy_ranges(lines[:, ROWS], lines[:, N_ROWS], 8)
+        columns, _ = copy_ranges(lines[:, COLUMNS], n_values, 4)
+        values, _ = copy_ranges(lines[:, VALUES], n_values, value_bytes)
+        row_offsets = from_sizes(lengths.view(np.int64))
+        rows = SparseRows(row_offsets, columns.view(np.uint32), values.view(dtype), n_features)
     else:
-        flat = copy_ranges(lines[:, ROWS], n_rows * (value_bytes * n_features)).view(dtype)
-        rows = flat.reshape(-1, n_features)
-    return BagBlock(
-        bag_offsets=from_sizes(n_rows),
-        rows=rows,
-        label_offsets=from_sizes(lines[:, N_LABELS]),
-        label_indices=copy_ranges(lines[:, LABELS], lines[:, N_LABELS] * 4).view(np.int32),
-    )
+        row_bytes = value_bytes * n_features
+        flat, bag_offsets = copy_ranges(lines[:, ROWS], lines[:, N_ROWS], row_bytes)
+        rows = flat.view(dtype).reshape(-1, n_features)
+    labels, label_offsets = copy_ranges(lines[:, LABELS], lines[:, N_LABELS], 4)
+    return BagBlock(bag_offsets, rows, label_offsets, labels.view(np.int32))

@@ -27,11 +27,13 @@ def _stopped(_: object) -> NoReturn:
 
 
 class _ReadQueue(Generic[Item, Result]):
-    """State that the reading threads and the consumer share, guarded by one condition."""
+    """State that the reading threads and the consumer share, guarded by one lock."""
 
     def __init__(self, read: Callable[[Item], Result], items: Iterator[Item], depth: int) -> None:
         self._read, self._items, self._depth = read, items, depth
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        # Two conditions, so that an event wakes only a thread that can go on.
+        self._has_room, self._has_result = threading.Condition(lock), threading.Condition(lock)
         self._n_begun = 0
         """Number of items that threads have begun to read."""
         self._n_returned = 0
@@ -44,36 +46,41 @@ class _ReadQueue(Generic[Item, Result]):
     def work(self) -> None:
         """Read one item after another until no item is left or the consumer has stopped."""
         while True:
-            with self._changed:
+            with self._has_room:
                 while not (self._stopped or self._ended) and self._is_full:
-                    self._changed.wait()
+                    self._has_room.wait()
                 if self._stopped or self._ended:
                     return
                 number = self._n_begun
                 try:
                     item = next(self._items)
                 except StopIteration:
-                    self._ended = True
-                    self._changed.notify_all()
+                    self._end()
                     return
                 except BaseException as error:
-                    self._ended = True
                     self._n_begun += 1
                     self._outcomes[number] = (None, error)
-                    self._changed.notify_all()
+                    self._end()
                     return
                 self._n_begun += 1
             try:
                 outcome: tuple[Result | None, BaseException | None] = (self._read(item), None)
             except BaseException as error:
                 outcome = (None, error)
-            with self._changed:
+            with self._has_result:
                 if not self._stopped:
                     self._outcomes[number] = outcome
-                self._changed.notify_all()
+                if number == self._n_returned:
+                    self._has_result.notify()
             # The traceback of an error refers to this frame. If the frame referred to the error,
             # the cycle would keep everything that was read alive.
             del outcome
+
+    def _end(self) -> None:
+        """Tell all threads that no item is left; the caller has the lock."""
+        self._ended = True
+        self._has_room.notify_all()
+        self._has_result.notify_all()
 
     @property
     def _is_full(self) -> bool:
@@ -82,7 +89,7 @@ class _ReadQueue(Generic[Item, Result]):
     def take(self, deadline: float | None) -> tuple[bool, Result | None]:
         """Wait for the next result; (False, None) when no result is left."""
         begun = time.monotonic()
-        with self._changed:
+        with self._has_result:
             while self._n_returned not in self._outcomes:
                 if self._ended and self._n_returned == self._n_begun:
                     return False, None
@@ -94,10 +101,10 @@ class _ReadQueue(Generic[Item, Result]):
                         f"a read did not return within {deadline:g} s; "
                         "the disk or the network hangs"
                     )
-                self._changed.wait(seconds_left)
+                self._has_result.wait(seconds_left)
             result, error = self._outcomes.pop(self._n_returned)
             self._n_returned += 1
-            self._changed.notify_all()
+            self._has_room.notify()
         self.waited += time.monotonic() - begun
         if isinstance(error, StopIteration):
             return False, None
@@ -114,11 +121,12 @@ class _ReadQueue(Generic[Item, Result]):
         ``read`` and the items may refer to the owner of this queue and to much memory. They are
         released now, not when the garbage collector finds the cycle.
         """
-        with self._changed:
+        with self._has_room:
             self._stopped = True
             self._outcomes.clear()
             self._read, self._items = _stopped, iter(())
-            self._changed.notify_all()
+            self._has_room.notify_all()
+            self._has_result.notify_all()
 
 
 class ReadAhead(Generic[Item, Result]):

@@ -51,7 +51,7 @@ class Batch:
     epoch: int
     bags: BagBlock
     visit: I64
-    """Indices into ``bags``, in the order of the visit."""
+    """Indices into ``bags``, in the order of the visit; in rising order if bags come from disk."""
     numbers: I64
     """Numbers of the visited bags in the store."""
     places: I64

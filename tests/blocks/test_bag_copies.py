@@ -23,11 +23,15 @@ def test_copy_ranges__has_every_range_in_order(pieces):
     starts = np.array([start for start, _ in pieces], np.int64)
     sizes = np.array([size for _, size in pieces], np.int64)
     want = np.concatenate([SOURCE[:0], *(SOURCE[a : a + n] for a, n in pieces)])
-    np.testing.assert_array_equal(copy_ranges(SOURCE.ctypes.data + starts, sizes), want)
+    got, offsets = copy_ranges(SOURCE.ctypes.data + starts, sizes)
+    np.testing.assert_array_equal(got, want)
+    assert offsets.tolist() == [0, *np.cumsum(sizes)]
 
 
 def test_copy_ranges__without_a_compiler_is_the_same(monkeypatch):
     monkeypatch.setattr(bag_copies.numba.config, "DISABLE_JIT", 1)
-    starts, sizes = np.array([5, 70_000]), np.array([90_000, 3])
-    want = np.concatenate([SOURCE[5:90_005], SOURCE[70_000:70_003]])
-    np.testing.assert_array_equal(copy_ranges(SOURCE.ctypes.data + starts, sizes), want)
+    starts, lengths = np.array([5, 70_000]), np.array([30_000, 3])
+    want = np.concatenate([SOURCE[5:90_005], SOURCE[70_000:70_009]])
+    got, offsets = copy_ranges(SOURCE.ctypes.data + starts, lengths, 3)
+    np.testing.assert_array_equal(got, want)
+    assert offsets.tolist() == [0, 30_000, 30_003]
