@@ -22,6 +22,7 @@ HOMES = {
     "numcodecs": {"bags"},
     "obstore": {"bags"},
     "pyarrow": {"bags", "measure", "search"},
+    "pandas": {"bags"},
     "threading": {"blocks", "_base"},
     "numba": {"_base", "kernel", "bags", "blocks"},
     "dask": {"_base"},

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import overload
+from importlib import import_module
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +19,10 @@ from streammiml.bags.block import Bag, BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.verified_array import Ranges
 from streammiml.errors import StoreError
+
+if TYPE_CHECKING:  # Types only: both packages take long to load.
+    import pandas as pd
+    import pyarrow as pa
 
 I64 = NDArray[np.int64]
 # Bags in gaps of at most this many are read and dropped, which costs less than a second read.
@@ -178,6 +183,29 @@ class Bags(ABC):
         in_order = len(positions) == len(unique) and bool((np.diff(positions) == 1).all())
         return block if in_order else block.take(positions)
 
+    def to_arrow(self, start: int = 0, stop: int | None = None) -> pa.Table:
+        """Bags ``start`` to ``stop`` as an Arrow table in memory, by default all bags.
+
+        Columns: ``bag`` (number), ``bag_id``, ``rows`` (lists of the store's dtype), ``labels``
+        (numbers), ``label_names`` and ``row_labels`` if the store has them. A sparse store has
+        ``columns`` and ``values`` instead of ``rows``. Rows are not copied, so that the table of
+        bags in memory shares their memory. Take ranges of a store that is larger than memory.
+        """
+        # Loaded late: reading a Zarr store does not need pyarrow.
+        tables = import_module("streammiml.bags.tables")
+        return tables.arrow_table(self, *self._range(start, stop))
+
+    def to_pandas(self, start: int = 0, stop: int | None = None) -> pd.DataFrame:
+        """Bags ``start`` to ``stop`` as a pandas DataFrame, by default all bags.
+
+        Columns are those of :meth:`to_arrow`. ``rows`` of a bag is an array (rows, features),
+        ``labels`` and ``row_labels`` are arrays, and ``label_names`` is a list. In a sparse store,
+        ``columns`` and ``values`` of a bag are lists of arrays, one for each row. Rows are not
+        copied. Take ranges of a store that is larger than memory.
+        """
+        tables = import_module("streammiml.bags.tables")
+        return tables.data_frame(self, *self._range(start, stop))
+
     def view(self, bags: slice | ArrayLike) -> StoreView:
         """View of some bags, chosen by slice, numbers or mask; nothing is copied."""
         if isinstance(bags, slice):
@@ -216,6 +244,12 @@ class Bags(ABC):
         """All bags in order, ``n_bags`` at a time."""
         for start in range(0, self.n_bags, n_bags):
             yield self.read(start, min(start + n_bags, self.n_bags))
+
+    def _range(self, start: int, stop: int | None) -> tuple[int, int]:
+        """Range of bags that a user gave; without ``stop``, it ends with the last bag."""
+        first, last = _numbers([start, self.n_bags if stop is None else stop]).tolist()
+        self._check_range(first, last)
+        return first, last
 
     def _check_range(self, start: int, stop: int) -> None:
         if not 0 <= start <= stop <= self.n_bags:
