@@ -59,7 +59,8 @@ TOOLS_MAY = {
 ASKS = "streammiml/_base/platform.py"
 NOT_EVERYWHERE = {
     *("fcntl", "msvcrt", "pwd", "resource"),
-    *("O_CLOEXEC", "O_DIRECT", "POSIX_FADV_WILLNEED", "posix_fadvise", "pread", "preadv"),
+    *("O_CLOEXEC", "O_DIRECT", "POSIX_FADV_WILLNEED", "POSIX_FADV_DONTNEED"),
+    *("posix_fadvise", "pread", "preadv"),
     *("fork", "sched_getaffinity", "statvfs", "sysconf", "uname"),
     *("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "pthread_sigmask"),
     *("sys.platform", "os.name"),

@@ -144,6 +144,17 @@ def advise_will_need(fd: int, offset: int, size: int) -> None:
         os.posix_fadvise(fd, offset, size, advice)
 
 
+def advise_not_needed(fd: int, offset: int, size: int) -> bool:
+    """Let the page cache drop a range of a file; 0 bytes mean all bytes after ``offset``.
+
+    Pages that are still to be written stay. Returns False if the system lacks the call.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return False
+    os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+    return True
+
+
 def lock_file(file: IO[str], *, shared: bool = False) -> bool:
     """Lock an open file until it is closed or its process ends; False if it is locked already.
 

@@ -216,6 +216,19 @@ def test_advise_will_need__tells_the_page_cache(monkeypatch):
     assert platform.will_need_advice() == os.POSIX_FADV_WILLNEED
 
 
+@on_linux
+def test_advise_not_needed__tells_the_page_cache(monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *words: calls.append(words))
+    assert platform.advise_not_needed(3, 4096, 0)
+    assert calls == [(3, 4096, 0, os.POSIX_FADV_DONTNEED)]
+
+
+def test_advise_not_needed__without_the_call_says_so(monkeypatch):
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    assert not platform.advise_not_needed(-1, 0, 0)
+
+
 def test_advise_will_need__without_the_call_does_nothing(monkeypatch):
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     assert platform.will_need_advice() is None

@@ -14,6 +14,7 @@ import streammiml as sm
 from streammiml.bags.block import BagBlock
 from streammiml.bags.layout import MANIFEST
 from streammiml.bags.validate import StoreSpec
+from streammiml.blocks import store_speed
 from streammiml.verbs.main import run
 from tests.verbs.output import printed
 
@@ -53,6 +54,61 @@ def test_info__json_has_the_promised_keys(store, capsys):
 def test_info__is_readable_too(store, capsys):
     assert run(["info", str(store)]) == 0
     assert re.search(r"n rows +7\n", printed(capsys)[0])
+
+
+SPEEDS = {"limit_mb_s", "pread_mb_s", "mixed_mb_s", "mixed_stored_mb_s", "mixed_of_limit"}
+SPEEDS |= {"cpu_seconds_per_gb", "vif"}
+
+
+@pytest.fixture
+def quick_speeds(monkeypatch):
+    monkeypatch.setattr(store_speed, "LEAST_BYTES", 1)
+    monkeypatch.setattr(store_speed, "CASE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quick_speeds")
+def test_info__json_has_speeds_when_asked(store, capsys):
+    assert run(["info", str(store), "--speed", "--json"]) == 0
+    facts = json.loads(printed(capsys)[0])
+    assert facts["n_bags"] == 3
+    figures = facts["speed"]
+    assert {*figures} == SPEEDS | {"limit_read", "limit_direct", "mixed_cold"}
+    assert all(figures[name] > 0 for name in SPEEDS)
+    assert re.fullmatch(r"256KiB x [48]", figures["limit_read"])
+    assert run(["info", str(store), "--json"]) == 0
+    assert "speed" not in json.loads(printed(capsys)[0])
+
+
+@pytest.mark.usefixtures("quick_speeds")
+def test_info__speeds_are_a_readable_table_too(store, capsys, monkeypatch):
+    for name in ("O_DIRECT", "posix_fadvise"):
+        monkeypatch.delattr(os, name, raising=False)
+    assert run(["info", str(store), "--speed"]) == 0
+    out = printed(capsys)[0]
+    assert re.search(r"n rows +7\n", out)
+    assert re.search(r"\ndisk, random reads of 256KiB x [48] threads +[\d,]+ +100%\n", out)
+    assert re.search(r"\nmixed bags, bytes on disk +[\d,]+ +\d+%\n", out)
+    assert re.search(r"take [\d.]+ s of processor time for a GB of rows; their variance", out)
+    assert "Reads cannot bypass the page cache here, so the speed of the disk may be" in out
+    assert "The page cache cannot be emptied here, so the speed of mixed bags may be" in out
+
+
+def test_info__speeds_of_a_small_store_are_refused(store, capsys):
+    assert run(["info", str(store), "--speed"]) == 2
+    out, err = printed(capsys)
+    assert out == ""
+    assert re.fullmatch(r"streammiml: .* is too small to measure its speed: .* 8 MiB", err)
+
+
+def test_info__loads_no_compiler(store):
+    code = (
+        "import sys; from streammiml.verbs.main import run; run(sys.argv[1:]);"
+        "sys.exit('loaded' if 'numba' in sys.modules else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "info", str(store)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_verify__says_that_all_is_well_or_names_each_damaged_file(store, capsys):
