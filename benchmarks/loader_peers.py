@@ -9,8 +9,10 @@ long after the first batch. ``--check`` also compares every delivered bag with t
 
 The corpus has bags of 9 rows × 512 random float32 values, which no codec can compress, so all
 formats store them uncompressed. Bags are sorted by label, so that a reader has to mix them. A bag
-is one record in every format. Each peer has the fastest settings that were found with a VIF of at
-most about 2 in ``--memory``; comments and docstrings give the reasons.
+is one record in every format. Settings are the fastest of a few that were tried with a VIF below 2
+at the default ``--memory``; a smaller memory holds fewer blocks and mixes less well. Some peers
+fill a buffer before their first batch: a fair rate needs a corpus of several buffers, that is
+100 000 bags or more. Peers without processes of their own run in one process.
 
 This module needs only NumPy. A peer that is not installed prints why it is absent. `INSTALL` lists
 the commands; no extra of the project does, because the peers' requirements contradict each other.
