@@ -77,8 +77,8 @@ def insert(
 ) -> tuple[int, int]:  # fmt: skip
     """Add each line of ``table`` to the list of its batch.
 
-    Batch i has ``step`` rounds, beginning with round ``first`` + i · ``step``. Lines of rounds before
-    ``first``, or from ``end`` on, are ignored. ``heads`` has the first slot of each list. ``lines``
+    Batch i has ``step`` rounds, from round ``first`` + i · ``step`` on. Lines whose rounds are not
+    from ``first`` to ``end`` are ignored. ``heads`` has the first slot of each list. ``lines``
     has the line in each slot, ``following`` the next slot of its list. ``free`` has the unused
     slots. Returns their number, and the last batch that has a line, or 0.
     """
