@@ -54,6 +54,10 @@ def examples_of(name):
         if (error.name or "").startswith("streammiml"):
             raise
         pytest.skip(f"{name} needs {error.name}")
+    except sm.StreammimlError as error:
+        if "pip install 'streammiml[" not in str(error):
+            raise
+        pytest.skip(str(error))
     tests = doctest.DocTestFinder(exclude_empty=True).find(module, name, extraglobs={"sm": sm})
     return [test for test in tests if test.examples]
 

@@ -8,12 +8,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "streammiml"
 PIPE = ["errors", "config", "_base", "model", "bags", "blocks", "kernel"]
-PIPE += ["scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
+PIPE += ["torch", "scorer", "learn", "measure", "search", "tell", "estimator", "verbs"]
 FOUNDATION = ["errors", "_base", "config"]
 FEWER = {
     "config": ["errors"],
     "_base": ["errors", "config", "_base"],
     "kernel": ["kernel", "_base"],
+    "torch": [*FOUNDATION, "bags", "blocks"],
     "scorer": ["model", "bags", "kernel"],
     "measure": [*FOUNDATION, "model", "bags", "blocks", "kernel", "scorer", "measure"],
 }
@@ -32,7 +33,7 @@ HOMES = {
     "cyclopts": {"verbs"},
     "sklearn": {"estimator"},
     "scipy": {"estimator"},
-    "torch": set(),
+    "torch": {"torch"},
     "h5py": set(),
 }
 # Modules of a folder that may use a package which the rest of the folder may not.
@@ -41,7 +42,7 @@ ONLY = {
         *("_base/compiled.py", "_base/crc_compiled.py", "_base/hashing.py"),
         *("bags/fast_reads.py", "blocks/bag_copies.py"),
     },
-    "threading": {"_base/compiled.py"},
+    "threading": {"_base/compiled.py", "_base/shared_epochs.py"},
     "dask": {"_base/local_cluster.py", "_base/pool.py"},
     "distributed": {"_base/cluster_pool.py", "_base/local_cluster.py"},
 }

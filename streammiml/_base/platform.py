@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -220,6 +221,16 @@ def _text_of(path: str | Path) -> str:
         # The system may have cut a process name in the middle of a character.
         return Path(path).read_text(encoding="utf-8", errors="replace")
     return ""
+
+
+def memory_file(n_bytes: int) -> IO[bytes]:
+    """Make a file of zeros that has no name, in memory if possible, for processes to share."""
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("streammiml"), "r+b", buffering=0)
+    else:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  it stays open
+    file.truncate(n_bytes)
+    return file
 
 
 # Threads.

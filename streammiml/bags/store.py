@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import islice
@@ -287,6 +288,13 @@ class BagStore(Bags):
         """Chunk table of each array."""
         return [array.table for array in self._arrays.values()]
 
+    def reopened(self) -> BagStore:
+        """Open the store again, with files, caches and locks of its own."""
+        return _reopen(self.location, self.fingerprint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.location, self.fingerprint)
+
     def check(self) -> list[str]:
         """Read and check every file and every chunk; return a line for each problem."""
         # Loaded late: the fingerprint needs a compiler, which opening must not load.
@@ -306,7 +314,10 @@ def open_store(where: str | os.PathLike[str] | Sequence[str | os.PathLike[str]])
 
 def open_one(where: str | os.PathLike[str]) -> BagStore:
     """Open one store: read and check its manifest and its descriptions."""
-    location = open_location(where)
+    return _open_at(open_location(where))
+
+
+def _open_at(location: Location) -> BagStore:
     manifest = _manifest(location)
     if manifest.contradiction():
         raise damaged(location, MANIFEST, f"contradicts itself: {manifest.contradiction()}")
@@ -318,6 +329,14 @@ def open_one(where: str | os.PathLike[str]) -> BagStore:
     if isinstance(location, LocalFolder):
         location.expect(sum(size for _, size, _ in manifest.files))
     return BagStore(location, manifest)
+
+
+def _reopen(location: Location, fingerprint: str) -> BagStore:
+    """Open a store that another process or object has open; refuse other content."""
+    store = _open_at(copy(location))
+    if store.fingerprint != fingerprint:
+        raise StoreError(f"{store.name} has changed since it was opened; open it again")
+    return store
 
 
 def _manifest(location: Location) -> Manifest:

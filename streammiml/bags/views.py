@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +82,10 @@ class Bags(ABC):
     def at_hand(self) -> BagBlock | None:
         """Return all bags if they are in memory in the form that kernels need, else None."""
         return None
+
+    def reopened(self) -> Bags:
+        """Return the same bags with files and locks of their own, as a forked process needs."""
+        return self
 
     @abstractmethod
     def bag_sizes(self, start: int, stop: int) -> I64:
@@ -286,6 +290,13 @@ class JoinedStore(Bags):
         self.has_bag_ids = all(store.has_bag_ids for store in stores)
         self.fingerprint = _derived("join", *(store.fingerprint for store in stores))
 
+    def reopened(self) -> JoinedStore:
+        """Open all stores again; see :meth:`Bags.reopened`."""
+        return JoinedStore([store.reopened() for store in self.stores])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedStore, (self.stores,)
+
     @property
     def n_rows(self) -> int:
         """Number of rows of all bags."""
@@ -359,6 +370,16 @@ class StoreView(Bags):
         self.label_names, self.feature_names = base.label_names, base.feature_names
         self.has_row_labels, self.has_bag_ids = base.has_row_labels, base.has_bag_ids
         self.fingerprint = _derived("view", base.fingerprint, indices.astype("<i8").tobytes())
+
+    def reopened(self) -> StoreView:
+        """View of the same bags of a store that is opened again; see :meth:`Bags.reopened`."""
+        return StoreView(self.base.reopened(), self.indices)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        first = int(self.indices[0]) if self.n_bags else 0
+        in_order = slice(first, first + self.n_bags)
+        is_range = np.array_equal(self.indices, np.arange(in_order.start, in_order.stop))
+        return Bags.view, (self.base, in_order if is_range else self.indices)
 
     @cached_property
     def n_rows(self) -> int:

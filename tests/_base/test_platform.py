@@ -411,3 +411,18 @@ def test_thread_shortage__is_told_from_other_errors(monkeypatch):
     assert platform.is_thread_shortage(caught.value)
     assert not platform.is_thread_shortage(RuntimeError("a bug of ours"))
     assert not platform.is_thread_shortage(ValueError("can't start new thread"))
+
+
+# Memory that processes share.
+
+
+@pytest.mark.parametrize("has_memory_files", [True, False])
+def test_memory_file__has_zeros_and_can_be_written(monkeypatch, has_memory_files):
+    if not has_memory_files:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    with platform.memory_file(100) as file:
+        assert file.read() == bytes(100)
+        file.seek(50)
+        file.write(b"1")
+        file.seek(0)
+        assert file.read() == bytes(50) + b"1" + bytes(49)

@@ -216,10 +216,34 @@ def test_store__has_counts_and_names(tiny):
     assert sm.open_store([tiny.path]).fingerprint == store.fingerprint
 
 
-def test_store__survives_pickling(tiny):
+def test_location__survives_pickling(tiny):
     location = pickle.loads(pickle.dumps(sm.open_store(tiny.path).location))
     assert location.name == str(tiny.path)
     assert location.size(MANIFEST) == (tiny.path / MANIFEST).stat().st_size
+
+
+def test_store__is_pickled_as_its_location_without_files_and_caches(tiny):
+    store = sm.open_store(tiny.path)
+    store.read(0, 12)
+    raw = pickle.dumps(store)
+    assert len(raw) < 400 + len(str(tiny.path))
+    for other in (pickle.loads(raw), store.reopened()):
+        assert other.location is not store.location
+        assert not other.location._files
+        assert other.fingerprint == store.fingerprint
+        assert_same(other.read(0, 12), tiny.block)
+
+
+def test_store__that_changed_after_pickling_is_refused(tmp_path):
+    path = tmp_path / "s.zarr"
+    store = write_store(path, plain(made_block(12)), n_labels=4)
+    raw = pickle.dumps(store)
+    shutil.rmtree(path)
+    write_store(path, plain(made_block(13)), n_labels=4)
+    with pytest.raises(StoreError, match=r"s\.zarr has changed since it was opened; open it again"):
+        pickle.loads(raw)
+    with pytest.raises(StoreError, match=r"s\.zarr has changed since it was opened; open it again"):
+        store.reopened()
 
 
 def test_opening__reads_no_data(tiny, tmp_path):

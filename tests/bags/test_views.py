@@ -1,5 +1,7 @@
 """Views of some bags, and several stores as one."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,26 @@ def test_iteration__reads_some_bags_at_a_time(tiny, monkeypatch):
     sizes = [int(store.bag_sizes(*span).sum()) for span in store._iterated()]
     assert max(sizes) <= max(3, int(store.bag_sizes(0, 12).max()))
     assert len(sizes) > 3
+
+
+def test_views_and_joined_stores__are_pickled_as_locations(tiny):
+    store, joined = sm.open_store(tiny.path), sm.open_store([tiny.path, tiny.path])
+    for bags in (
+        joined,
+        joined.view([20, 3, 3]),
+        store.view(slice(3, 9)),
+        store.view([]),
+        joined.view(slice(2, 20)).view(np.arange(18) % 2 == 0),
+    ):
+        bags.read(0, bags.n_bags)
+        for other in (pickle.loads(pickle.dumps(bags)), bags.reopened()):
+            assert type(other) is type(bags)
+            assert (other.name, other.fingerprint) == (bags.name, bags.fingerprint)
+            assert_same(other.read(0, other.n_bags), bags.read(0, bags.n_bags))
+
+
+def test_view__of_a_range_takes_no_room_for_each_bag(tmp_path):
+    store = write_store(tmp_path / "s.zarr", plain(made_block(2000)), n_labels=4)
+    view = store.view(slice(5, 1900))
+    assert len(pickle.dumps(view)) < 1000
+    assert pickle.loads(pickle.dumps(view)).indices.tolist() == list(range(5, 1900))
