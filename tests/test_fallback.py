@@ -1,4 +1,4 @@
-"""Without O_DIRECT and without wide vectors: slower ways give what the fast ones give, and say so.
+"""Without O_DIRECT and without the crc32c instruction: slower ways give what the fast ones give, and say so.
 
 The fast ways are switched off in a process of its own, as they are missing on macOS and ARM.
 Kernels are compiled anew for a processor of the plainest kind, which takes a while.
@@ -21,13 +21,13 @@ from tests.stores import write_store
 SETTINGS = ["--epochs", "3", "--shared-dim", "12", "--subconcepts", "2"]
 MISSING = {
     "O_DIRECT": {"STREAMMIML_DIRECT": "0"},
-    "wide vectors": {
+    "crc32c instruction": {
         "NUMBA_CPU_NAME": "generic",
         "NUMBA_CPU_FEATURES": "",
         "NUMBA_ENABLE_AVX": "0",
     },
 }
-NOTHING = MISSING["O_DIRECT"] | MISSING["wide vectors"]
+NOTHING = MISSING["O_DIRECT"] | MISSING["crc32c instruction"]
 
 
 def streammiml(*words, cwd, **environment):
@@ -73,7 +73,7 @@ def test_train__without_direct_reads_says_so_and_gives_the_same_bytes(folder):
 def test_everything__works_on_the_plainest_processor_and_says_so(folder):
     plain = NOTHING | {"NUMBA_CACHE_DIR": str(folder / "compiled")}
     done = streammiml("train", "x.zarr", "plain", *SETTINGS, cwd=folder, **plain)
-    assert "streammiml: no wide vectors (AVX2, VPCLMULQDQ)" in done.stderr
+    assert "streammiml: no crc32c instruction (SSE4.2, PCLMULQDQ)" in done.stderr
     assert "streammiml: no reads that bypass the page cache (O_DIRECT)" in done.stderr
     assert run(["train", str(folder / "x.zarr"), str(folder / "fast"), *SETTINGS]) == 0
     # Multiplying and adding in one step rounds once less: weights agree, but not to the bit.

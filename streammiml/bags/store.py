@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.backends import BACKENDS
-from streammiml.bags.bag_group import BagGroup, Located, SparseGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.file_errors import MissingFile, Unreadable
 from streammiml.bags.ids import split_names
 from streammiml.bags.layout import FOLDER, FORMATS, MANIFEST, OWNER, Manifest
 from streammiml.bags.location import LocalFolder, Location, open_location
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.range_group import Located, RangeGroup, SparseGroup
 from streammiml.bags.staging import staging_of
 from streammiml.bags.verified_array import (
     CachedArray,
@@ -133,7 +133,7 @@ class BagStore(Bags):
         rows = self._rows(first, last)
         return BagBlock(offsets - first, rows, label_offsets, labels, labels_of_rows)
 
-    def read_ranges(self, ranges: Ranges) -> BagGroup:
+    def read_ranges(self, ranges: Ranges) -> RangeGroup:
         """Bags of several ranges; see :meth:`Bags.read_ranges`."""
         for bags in ranges:
             self._check_range(*bags)
@@ -145,7 +145,7 @@ class BagStore(Bags):
         labels = self._arrays["label_indices"].read_many(label_ranges)
         joined_labels = np.concatenate(labels)
         self._check_labels("label_indices", joined_labels)
-        return BagGroup(
+        return RangeGroup(
             n_bags,
             bag_offsets,
             self._sparse_group(row_ranges, bag_offsets, n_bags)
@@ -178,7 +178,7 @@ class BagStore(Bags):
     ) -> tuple[I64, list[tuple[int, int]]]:
         """Read and check offsets of ranges, which divide an array of length ``end``.
 
-        Returns the offsets in the form of :class:`BagGroup`, and the range of the divided array
+        Returns the offsets in the form of :class:`RangeGroup`, and the range of the divided array
         that belongs to each range.
         """
         array = self._arrays[name]

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from streammiml._base.buffer_pool import lent, lent_at
 from streammiml._base.crc import first_wrong, has_fast_way, worth_compiling
-from streammiml.bags.bag_group import Located
 from streammiml.bags.file_errors import Unreadable, reason
 from streammiml.bags.group_read import CODINGS, GroupRead, Span, read_group
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.location import LocalFolder, Location
+from streammiml.bags.range_group import Located
 from streammiml.errors import StoreError
 
 

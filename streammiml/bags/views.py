@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streammiml._base.html_table import listed, table_html
-from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import Bag, BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes, gather, runs
+from streammiml.bags.range_group import RangeGroup
 from streammiml.bags.verified_array import Ranges
 from streammiml.errors import StoreError
 
@@ -74,10 +74,10 @@ class Bags(ABC):
         checksum raises StoreError, naming the file.
         """
 
-    def read_ranges(self, ranges: Ranges) -> BagGroup:
+    def read_ranges(self, ranges: Ranges) -> RangeGroup:
         """Read several ranges, without row labels; a store reads them together."""
         blocks = [self.read(*bags, row_labels=False) for bags in ranges]
-        return BagGroup.from_blocks(blocks, self.dtype)
+        return RangeGroup.from_blocks(blocks, self.dtype)
 
     def at_hand(self) -> BagBlock | None:
         """Return all bags if they are in memory in the form that kernels need, else None."""

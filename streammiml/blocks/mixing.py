@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.bag_group import BagGroup, Located, SparseGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.range_group import Located, RangeGroup, SparseGroup
 from streammiml.blocks.bag_copies import collect, copy_ranges, insert, locate
 from streammiml.blocks.plan import BlockPlan
 
@@ -43,7 +43,7 @@ class BlockGroup:
     """Objects that own the memory at the addresses in the table."""
 
 
-def group_of(firsts: Sequence[int], bags: BagGroup) -> BlockGroup:
+def group_of(firsts: Sequence[int], bags: RangeGroup) -> BlockGroup:
     """Make a group; ``firsts`` are the numbers of the first bags of the ranges of ``bags``.
 
     ``set_turns`` fills the columns that depend on the epoch.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import BagBlock
+from streammiml.bags.range_group import RangeGroup
 from streammiml.bags.views import Bags
 from streammiml.blocks.mixing import (
     FIRST_ADDRESS,
@@ -274,7 +274,7 @@ class BagStream:
         """Join visits and copy their bags, so that nothing else is held."""
         lines = np.concatenate([part.lines for part in parts])
         places = np.concatenate([part.places for part in parts])
-        copies = group_of([0], BagGroup.from_blocks([self._copied(lines)], self._store.dtype))
+        copies = group_of([0], RangeGroup.from_blocks([self._copied(lines)], self._store.dtype))
         lines[:, FIRST_ADDRESS:] = copies.table[:, FIRST_ADDRESS:]
         return _Visits(parts[0].epoch, lines, places, copies.held, ends_epoch=False)
 

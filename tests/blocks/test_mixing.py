@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streammiml.bags.bag_group import BagGroup
+from streammiml.bags.range_group import RangeGroup
 from streammiml.blocks.mixing import NUMBER, copied_bags, group_of, visits
 from streammiml.blocks.plan import BlockPlan
 from tests.stores import as_sparse, assert_same, made_block, plain
@@ -17,7 +17,7 @@ def test_copied_bags__are_the_bags_of_the_blocks_in_the_order_of_their_lines(spa
     block = as_sparse(block) if sparse else block
     ranges = [(12, 20), (0, 5), (20, 30)]
     blocks = [block.take(np.arange(*bags)) for bags in ranges]
-    group = group_of([start for start, _ in ranges], BagGroup.from_blocks(blocks, "float32"))
+    group = group_of([start for start, _ in ranges], RangeGroup.from_blocks(blocks, "float32"))
     numbers = np.concatenate([np.arange(*bags) for bags in ranges])
     np.testing.assert_array_equal(group.table[:, NUMBER], numbers)
     order = np.random.default_rng(0).permutation(len(numbers))

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streammiml.bags.bag_group import BagGroup
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.offsets import from_sizes
+from streammiml.bags.range_group import RangeGroup
 from streammiml.bags.validate import StoreSpec
 from streammiml.bags.writer import BagWriter
 from streammiml.blocks.plan import ORDERS, BlockPlan
@@ -248,7 +248,7 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(
     held, most = {}, 0
     real = store.read_ranges
 
-    class Tracked(BagGroup):
+    class Tracked(RangeGroup):
         __slots__ = ()
 
         def __del__(self):

@@ -1,4 +1,4 @@
-"""``BagGroup``: bags of several ranges that were read together, given by addresses in memory.
+"""``RangeGroup``: bags of several ranges that were read together, given by addresses in memory.
 
 Mixing copies single bags out of many blocks. It needs the address of each bag, but no array of each
 block, and making arrays takes longer than reading.
@@ -55,11 +55,11 @@ class SparseGroup:
     """Columns (uint32)."""
     values: Located
     value_offsets: I64
-    """Bounds of bags in columns and values, in the form of ``BagGroup.bag_offsets``."""
+    """Bounds of bags in columns and values, in the form of ``RangeGroup.bag_offsets``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BagGroup:
+class RangeGroup:
     """Bags of several ranges.
 
     Offsets of the ranges follow each other. A range of n bags has n + 1 offsets, beginning with 0.
@@ -76,7 +76,7 @@ class BagGroup:
     """Labels (int32)."""
 
     @classmethod
-    def from_blocks(cls, blocks: Sequence[BagBlock], dtype: str) -> BagGroup:
+    def from_blocks(cls, blocks: Sequence[BagBlock], dtype: str) -> RangeGroup:
         """Make a group of blocks, one for each range; values become ``dtype``."""
         labels = [np.ascontiguousarray(block.label_indices, np.int32) for block in blocks]
         bag_offsets = [block.bag_offsets for block in blocks]
