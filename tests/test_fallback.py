@@ -1,4 +1,4 @@
-"""Without O_DIRECT and without the crc32c instruction: slower ways give what the fast ones give, and say so.
+"""Without O_DIRECT or the crc32c instruction: slower ways give what the fast ones give and say so.
 
 The fast ways are switched off in a process of its own, as they are missing on macOS and ARM.
 Kernels are compiled anew for a processor of the plainest kind, which takes a while.

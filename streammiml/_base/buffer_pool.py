@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SHORTEST, LONGEST = 64 << 10, 16 << 20
+SHORTEST, LONGEST = 64 << 10, 32 << 20
 """Sizes in bytes of buffers that the pool handles; NumPy allocates all others."""
 IDLE_BYTES = 8 << 20
 """Upper limit for the bytes of idle buffers; the last buffer kept may exceed it."""

@@ -24,11 +24,15 @@ BLOCK_BYTES = 256 << 10
 SHORT_BLOCK_BYTES = 64 << 10
 # A batch should be some milliseconds of work: between two batches, the reading thread and the
 # learning thread wait for each other.
-BATCH_BYTES = 8 << 20
+BATCH_BYTES = 4 << 20
 SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 16384
-READ_THREADS = (4, 2)
-"""Numbers of reading threads, the preferred one first: a disk serves several reads at a time."""
+# Blocks that are read together: the longer the group, the less time is spent between reads.
+GROUP_BYTES = 16 << 20
+MOST_AHEAD = 16
+"""Upper limit for the batches that are kept ready."""
+READ_THREADS = 4
+"""Number of reading threads, if memory allows: a disk serves several reads at a time."""
 # Chunk tables, index chunks, open buffers and the buffer pool: an upper limit for large stores.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
 # Bytes that are read and held beside those of a block, on average: the rest of its first and of its
@@ -117,7 +121,8 @@ def fit(
     ``fixed`` has the bytes that do not depend on the plan, such as those of weights. The plan is
     that of replica 0, which has the most blocks; its numbers are right for all ``replicas``.
 
-    With ``exact``, all batches have ``exact_bags`` bags, or as many as the budget chooses. Raises
+    With ``exact``, all batches have ``exact_bags`` bags, or as many as the budget chooses; without,
+    batches may have any size. Raises
     StreammimlError if no plan fits; the message begins with ``subject`` and names a setting that
     would fit.
     """
@@ -141,17 +146,14 @@ def fit(
     block_bytes += max(ALONG_BYTES, block_bytes // 8) + BAG_BYTES * plan.block_bags
     n_exact = min(exact_bags or 0, store.n_bags)
     exact_bytes = largest_bags(store, n_exact) + BAG_BYTES * n_exact if n_exact else None
-    mean_batch_bytes = min(max(SHORT_BATCH_BYTES, left_bytes // 64), BATCH_BYTES)
-    for threads, batch_bytes in (
-        *((threads, mean_batch_bytes) for threads in READ_THREADS),
-        (READ_THREADS[-1], SHORT_BATCH_BYTES),
-    ):
-        n_bags = int(min(max(1, batch_bytes // mean_bag_bytes), BATCH_BAGS))
-        read = ReadSettings(threads=threads, batch_bags=n_bags)
-        if exact:
+    for group_bytes, settings in _ways_to_read(left_bytes, exact):
+        n_bags = int(min(max(1, group_bytes // mean_bag_bytes), BATCH_BAGS))
+        read = replace(settings, batch_bags=n_bags)
+        if read.exact_bags is not None:
+            n_exact = exact_bags or min(n_bags, int(max(1, BATCH_BYTES // mean_bag_bytes)))
             # If batches are short, more of them are kept ready.
-            ahead = max(1, read.batches_ahead * n_bags // (exact_bags or n_bags))
-            read = replace(read, exact_bags=exact_bags or n_bags, batches_ahead=ahead)
+            ahead = max(1, read.batches_ahead * n_bags // n_exact)
+            read = replace(read, exact_bags=n_exact, batches_ahead=min(ahead, MOST_AHEAD))
         held = _held(plan, read, block_bytes, fixed, exact_bytes)
         if sum(held.values()) <= allowed:
             return Budget(plan=plan, read=read, held=held, allowed=allowed)
@@ -171,6 +173,19 @@ def fit(
     plan = replace(plan, mix_blocks=n_fitting)
     held = _held(plan, read, block_bytes, fixed, exact_bytes)
     return Budget(plan=plan, read=read, held=held, allowed=allowed)
+
+
+def _ways_to_read(left_bytes: int, exact: bool) -> Iterator[tuple[int, ReadSettings]]:
+    """Yield bytes of a group and settings, the fastest first, the one that holds least last.
+
+    If batches have an exact size, ``exact_bags`` is 0 and not yet known.
+    """
+    many = ReadSettings(threads=READ_THREADS, exact_bags=0)
+    few = ReadSettings(exact_bags=0 if exact else None)
+    share = max(SHORT_BATCH_BYTES, left_bytes // 64)
+    yield min(share, GROUP_BYTES), many
+    yield min(share, BATCH_BYTES), few
+    yield SHORT_BATCH_BYTES, few
 
 
 def _held(

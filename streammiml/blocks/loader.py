@@ -144,7 +144,8 @@ def stream(
             f"{opened.name} has {n_shares} {unit}, too few for {replicas} replicas; lower "
             "replicas, or block_bags"
         )
-    return BagLoader(opened, budget, batch_bags or budget.read.batch_bags, left_out, epoch)
+    n_bags = batch_bags or budget.read.exact_bags or budget.read.batch_bags
+    return BagLoader(opened, budget, n_bags, left_out, epoch)
 
 
 def open_bags(store: StoreLike) -> Bags:

@@ -432,7 +432,7 @@ def test_store__a_chunk_damaged_while_training_is_named_and_nothing_is_lost(
     uninterrupted, tmp_path, monkeypatch
 ):
     # Otherwise all epochs of so few bags would be read ahead before the damage.
-    monkeypatch.setattr(budget, "READ_THREADS", (1,))
+    monkeypatch.setattr(budget, "READ_THREADS", 1)
     monkeypatch.setattr(budget, "BATCH_BAGS", 8)
     path, run = tmp_path / "s.zarr", tmp_path / "run"
     write_store(path, planted(), chunk_bytes=256)
