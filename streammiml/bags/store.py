@@ -137,31 +137,37 @@ class BagStore(Bags):
         """Bags of several ranges; see :meth:`Bags.read_ranges`."""
         for bags in ranges:
             self._check_range(*bags)
-        n_bags = np.array([stop - start for start, stop in ranges], np.int64)
-        bag_offsets, row_ranges = self._offset_group("bag_offsets", ranges, self.n_rows)
-        label_offsets, label_ranges = self._offset_group(
-            "label_offsets", ranges, self.n_label_entries
+        starts, stops = np.array(ranges, np.int64).T
+        bag_offsets, first_rows, n_rows = self._offset_group(
+            "bag_offsets", starts, stops, self.n_rows
         )
-        labels = self._arrays["label_indices"].read_many(label_ranges)
-        joined_labels = np.concatenate(labels)
-        self._check_labels("label_indices", joined_labels)
+        label_offsets, first_labels, n_labels = self._offset_group(
+            "label_offsets", starts, stops, self.n_label_entries
+        )
+        labels = self._cached("label_indices").gather(first_labels, n_labels)
+        self._check_labels("label_indices", labels)
+        n_bags = stops - starts
         return RangeGroup(
             n_bags,
             bag_offsets,
-            self._sparse_group(row_ranges, bag_offsets, n_bags)
+            self._sparse_group(first_rows, n_rows, bag_offsets, n_bags)
             if self.sparse
-            else self._arrays["rows"].locate(row_ranges),
+            else self._arrays["rows"].locate(_pairs(first_rows, n_rows)),
             label_offsets,
-            Located.of_parts(joined_labels, np.array([len(part) for part in labels], np.int64)),
+            Located.of_parts(labels, n_labels),
         )
 
-    def _sparse_group(self, ranges: Ranges, bag_offsets: I64, n_bags: I64) -> SparseGroup:
+    def _sparse_group(
+        self, first_rows: I64, n_rows: I64, bag_offsets: I64, n_bags: I64
+    ) -> SparseGroup:
         """Read ranges of sparse rows, which hold the bags of a group."""
-        row_offsets, spans = self._offset_group("row_offsets", ranges, self.n_values)
+        row_offsets, first_values, n_values = self._offset_group(
+            "row_offsets", first_rows, first_rows + n_rows, self.n_values
+        )
+        spans = _pairs(first_values, n_values)
         columns = self._arrays["columns"].read_many(spans)
         for array in columns:
             self._check_columns(array)
-        n_rows = np.array([stop - start for start, stop in ranges], np.int64)
         # A range has one offset more than rows; the difference between two ranges is dropped.
         begins = from_sizes(n_rows + 1)
         lengths = np.delete(np.diff(row_offsets), begins[1:-1] - 1)
@@ -173,28 +179,31 @@ class BagStore(Bags):
             value_offsets,
         )
 
-    def _offset_group(
-        self, name: str, ranges: Ranges, end: int
-    ) -> tuple[I64, list[tuple[int, int]]]:
-        """Read and check offsets of ranges, which divide an array of length ``end``.
-
-        Returns the offsets in the form of :class:`RangeGroup`, and the range of the divided array
-        that belongs to each range.
-        """
+    def _cached(self, name: str) -> CachedArray:
         array = self._arrays[name]
-        parts = array.read_many([(start, stop + 1) for start, stop in ranges])
-        bounds = from_sizes([len(part) for part in parts])
-        offsets = np.concatenate(parts)
+        assert isinstance(array, CachedArray), "all arrays but rows, columns and values are cached"
+        return array
+
+    def _offset_group(self, name: str, starts: I64, stops: I64, end: int) -> tuple[I64, I64, I64]:
+        """Read and check offsets ``starts`` to ``stops``, which divide an array of length ``end``.
+
+        Returns the offsets in the form of :class:`RangeGroup`. Also returns, for each range, its
+        first element of the divided array and its number of elements.
+        """
+        array, n_offsets = self._cached(name), stops - starts + 1
+        offsets, bounds = array.gather(starts, n_offsets), from_sizes(n_offsets)
         firsts, lasts = offsets[bounds[:-1]], offsets[bounds[1:] - 1]
         steps = np.diff(offsets)
         steps[bounds[1:-1] - 1] = 0
         if steps.min(initial=0) < 0:
-            for part in parts:
+            for part in np.split(offsets, bounds[1:-1]):
                 self._check_rising(name, part)
-        divided = list(zip(firsts.tolist(), lasts.tolist(), strict=True))
-        for (start, stop), (first, last) in zip(ranges, divided, strict=True):
+        is_wrong = (firsts < 0) | (lasts > end) | ((starts == 0) & (firsts != 0))
+        is_wrong |= (stops == len(array) - 1) & (lasts != end)
+        for i in np.flatnonzero(is_wrong).tolist():
+            start, stop, first, last = (int(x[i]) for x in (starts, stops, firsts, lasts))
             self._check_bounds(name, start, stop, first, last, end)
-        return offsets - np.repeat(firsts, np.diff(bounds)), divided
+        return offsets - np.repeat(firsts, n_offsets), firsts, lasts - firsts
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag, without reading rows."""
@@ -300,6 +309,11 @@ class BagStore(Bags):
         # Loaded late: the fingerprint needs a compiler, which opening must not load.
         verify = import_module("streammiml.bags.verify")
         return list(verify.problems(self, self.manifest, self.location, self.tables()))
+
+
+def _pairs(starts: I64, lengths: I64) -> list[tuple[int, int]]:
+    """Ranges as pairs of start and stop."""
+    return list(zip(starts.tolist(), (starts + lengths).tolist(), strict=True))
 
 
 def open_store(where: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Bags:

@@ -24,6 +24,7 @@ from streammiml.bags.file_errors import Unreadable, reason
 from streammiml.bags.group_read import CODINGS, GroupRead, Span, read_group
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.location import LocalFolder, Location
+from streammiml.bags.offsets import from_sizes
 from streammiml.bags.range_group import Located
 from streammiml.errors import StoreError
 
@@ -39,6 +40,7 @@ class ChunkRecord(NamedTuple):
     file: int
 
 
+I64 = NDArray[np.int64]
 Ranges = Sequence[tuple[int, int]]
 Decode = Callable[[NDArray[np.uint8], list[ChunkRecord], NDArray[Any]], None]
 """Called with (bytes, records, out): decodes checked chunks that lie end to end into ``out``."""
@@ -531,16 +533,32 @@ class CachedArray(VerifiedArray):
         self._inspect(piece)
         return piece
 
-    def read_many(self, ranges: Ranges) -> list[NDArray[Any]]:
-        """Read each range; ``inspect`` is not called for an array that does not fit the cache."""
+    @cached_property
+    def _all(self) -> NDArray[Any]:
+        """All values of an array that fits the cache."""
+        values = super().read(0, len(self))
+        self._inspect(values)
+        return values
+
+    def gather(self, starts: I64, lengths: I64) -> NDArray[Any]:
+        """Read ranges of elements and join them.
+
+        ``inspect`` is called only if the whole array fits the cache.
+        """
         if len(self) * self.dtype.itemsize > CACHED_BYTES:
-            return super().read_many(ranges)
-        return [self.read(*span) for span in ranges]
+            ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+            return np.concatenate(super().read_many(list(ranges)))
+        bounds = from_sizes(lengths)
+        shift = np.repeat(starts - bounds[:-1], lengths)
+        values: NDArray[Any] = self._all[np.arange(bounds[-1]) + shift]
+        return values
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read elements ``start`` to ``stop``."""
         if start >= stop:
             return np.empty(0, self.dtype)
+        if "_all" in self.__dict__:
+            return self._all[start:stop]
         unit = self._unit
         first, last = start // unit, (stop - 1) // unit
         if first == last:

@@ -29,7 +29,7 @@ SHORT_BATCH_BYTES = 256 << 10
 BATCH_BAGS = 16384
 # Blocks that are read together: the longer the group, the less time is spent between reads.
 GROUP_BYTES = 16 << 20
-MOST_AHEAD = 16
+MOST_AHEAD = 4
 """Upper limit for the batches that are kept ready."""
 READ_THREADS = 4
 """Number of reading threads, if memory allows: a disk serves several reads at a time."""
@@ -122,9 +122,8 @@ def fit(
     that of replica 0, which has the most blocks; its numbers are right for all ``replicas``.
 
     With ``exact``, all batches have ``exact_bags`` bags, or as many as the budget chooses; without,
-    batches may have any size. Raises
-    StreammimlError if no plan fits; the message begins with ``subject`` and names a setting that
-    would fit.
+    batches may have any size. Raises StreammimlError if no plan fits; the message begins with
+    ``subject`` and names a setting that would fit.
     """
     allowed = parse_size(config.memory)
     index = min(INDEX_BYTES, INDEX_BAG_BYTES * store.n_bags)
