@@ -31,8 +31,9 @@ BATCH_BAGS = 16384
 GROUP_BYTES = 16 << 20
 MOST_AHEAD = 4
 """Upper limit for the batches that are kept ready."""
-READ_THREADS = 4
-"""Number of reading threads, if memory allows: a disk serves several reads at a time."""
+READ_THREADS, FEW_THREADS = 4, 2
+"""Number of reading threads, if memory allows, and otherwise: a disk serves several reads at a
+time."""
 # Chunk tables, index chunks, open buffers and the buffer pool: an upper limit for large stores.
 STORE_BYTES, INDEX_BYTES, INDEX_BAG_BYTES = 28 << 20, 16 << 20, 24
 # Bytes that are read and held beside those of a block, on average: the rest of its first and of its
@@ -145,14 +146,15 @@ def fit(
     block_bytes += max(ALONG_BYTES, block_bytes // 8) + BAG_BYTES * plan.block_bags
     n_exact = min(exact_bags or 0, store.n_bags)
     exact_bytes = largest_bags(store, n_exact) + BAG_BYTES * n_exact if n_exact else None
-    for group_bytes, settings in _ways_to_read(left_bytes, exact):
+    for threads, group_bytes, cuts in _ways_to_read(plan.order, left_bytes, exact):
         n_bags = int(min(max(1, group_bytes // mean_bag_bytes), BATCH_BAGS))
-        read = replace(settings, batch_bags=n_bags)
-        if read.exact_bags is not None:
+        batch = {}
+        if cuts:
             n_exact = exact_bags or min(n_bags, int(max(1, BATCH_BYTES // mean_bag_bytes)))
             # If batches are short, more of them are kept ready.
-            ahead = max(1, read.batches_ahead * n_bags // n_exact)
-            read = replace(read, exact_bags=n_exact, batches_ahead=min(ahead, MOST_AHEAD))
+            n_ahead = min(max(1, 2 * n_bags // n_exact), MOST_AHEAD)
+            batch = {"exact_bags": n_exact, "batches_ahead": n_ahead}
+        read = ReadSettings(threads=threads, batch_bags=n_bags, **batch)
         held = _held(plan, read, block_bytes, fixed, exact_bytes)
         if sum(held.values()) <= allowed:
             return Budget(plan=plan, read=read, held=held, allowed=allowed)
@@ -174,17 +176,16 @@ def fit(
     return Budget(plan=plan, read=read, held=held, allowed=allowed)
 
 
-def _ways_to_read(left_bytes: int, exact: bool) -> Iterator[tuple[int, ReadSettings]]:
-    """Yield bytes of a group and settings, the fastest first, the one that holds least last.
+def _ways_to_read(order: str, left_bytes: int, exact: bool) -> Iterator[tuple[int, int, bool]]:
+    """Yield threads, bytes of a group, and whether groups are cut into batches of exact size.
 
-    If batches have an exact size, ``exact_bags`` is 0 and not yet known.
+    The fastest way comes first; the last way holds least.
     """
-    many = ReadSettings(threads=READ_THREADS, exact_bags=0)
-    few = ReadSettings(exact_bags=0 if exact else None)
     share = max(SHORT_BATCH_BYTES, left_bytes // 64)
-    yield min(share, GROUP_BYTES), many
-    yield min(share, BATCH_BYTES), few
-    yield SHORT_BATCH_BYTES, few
+    if order == "blocks":
+        yield READ_THREADS, min(share, GROUP_BYTES), True
+    yield FEW_THREADS, min(share, BATCH_BYTES), exact
+    yield FEW_THREADS, SHORT_BATCH_BYTES, exact
 
 
 def _held(
