@@ -85,9 +85,9 @@ class BagDataset(IterableDataset[BagTensors]):
 
     Every loop over the ``DataLoader`` is one epoch: it delivers every bag of the store once, or of
     this rank's share. Blocks of bags are dealt out to the workers. The next loop is the next epoch,
-    also after a loop that was left early; :meth:`set_epoch` chooses another one. (A loop that was
-    left before its first batch counts only if one of its workers had started.) The order depends
-    on the store, the options, and the number of ranks and workers, and not on seeds of PyTorch.
+    also after a loop that was left early; :meth:`set_epoch` chooses another one. A loop that
+    is left before its first batch may or may not count as an epoch. The order depends on the
+    store, the options, and the number of ranks and workers, and not on seeds of PyTorch.
 
     ``StatefulDataLoader`` of torchdata saves the position of every worker and resumes with the
     next batch; it must have the same number of workers then.
@@ -109,8 +109,9 @@ class BagDataset(IterableDataset[BagTensors]):
         ``torch.distributed``, or 0 and 1 if it is not initialised. Shares of ranks can differ by
         some bags, so ranks may have different numbers of batches.
     memory
-        Upper limit for what reading holds in all workers of this process together. Batches that
-        the ``DataLoader`` prefetches are not counted.
+        Upper limit for what reading holds in all workers of this process together. Not counted are
+        batches that the ``DataLoader`` prefetches and copies that a layout makes: padding, and
+        dense rows of a sparse store.
     epoch
         First epoch.
     options
@@ -175,7 +176,10 @@ class BagDataset(IterableDataset[BagTensors]):
         self._forget()
 
     def set_epoch(self, epoch: int) -> None:
-        """Make ``epoch`` the epoch of the next loop; persistent workers follow too."""
+        """Make ``epoch`` the epoch of the next loop; persistent workers follow too.
+
+        A state that was loaded takes precedence.
+        """
         check_whole("epoch", epoch, 0)
         self._epochs.set_next(epoch)
 
@@ -227,10 +231,11 @@ class BagDataset(IterableDataset[BagTensors]):
         }
 
     def _open(self, worker: int, n_workers: int, *, epoch: int = 0) -> BagLoader:
+        bags = self._bags()
         try:
             return stream(
-                self._bags(),
-                memory=str(self._memory // n_workers),
+                bags,
+                memory=_exact_size(self._memory // n_workers),
                 replica=self._rank * n_workers + worker,
                 replicas=self._world_size * n_workers,
                 epoch=epoch,
@@ -240,7 +245,7 @@ class BagDataset(IterableDataset[BagTensors]):
             if n_workers == 1:
                 raise
             # The DataLoader knows num_workers only, and memory is divided among the workers.
-            raise StreammimlError(
+            raise type(error)(
                 f"{error} (this is one of num_workers={n_workers} workers of rank {self._rank} of "
                 f"{self._world_size}; each has 1/{n_workers} of the memory)"
             ) from None
@@ -305,6 +310,14 @@ class BagDataset(IterableDataset[BagTensors]):
                 )
         self._loaded = {name: state[name] for name in wanted}
         self._is_loaded_in_worker = get_worker_info() is not None
+
+
+def _exact_size(n_bytes: int) -> str:
+    """A size that means exactly these bytes, in the largest unit that divides them."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n_bytes % unit == 0 and n_bytes:
+            return f"{n_bytes // unit}{name}"
+    return str(n_bytes)
 
 
 def _worker() -> tuple[int, int]:

@@ -132,7 +132,8 @@ class LocalFolder:
         self._files, self._regular = {}, set()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(LocalFolder, self.path, bypass=self._bypass), ()
+        # Another process may have another working folder.
+        return partial(LocalFolder, self.path.absolute(), bypass=self._bypass), ()
 
 
 def open_location(where: str | os.PathLike[str]) -> Location:

@@ -179,13 +179,14 @@ def fit(
 def _ways_to_read(order: str, left_bytes: int, exact: bool) -> Iterator[tuple[int, int, bool]]:
     """Yield threads, bytes of a group, and whether groups are cut into batches of exact size.
 
-    The fastest way comes first; the last way holds least.
+    The fastest way comes first; the last way holds least: whoever needs an exact size then cuts the
+    batches.
     """
     share = max(SHORT_BATCH_BYTES, left_bytes // 64)
     if order == "blocks":
         yield READ_THREADS, min(share, GROUP_BYTES), True
     yield FEW_THREADS, min(share, BATCH_BYTES), exact
-    yield FEW_THREADS, SHORT_BATCH_BYTES, exact
+    yield FEW_THREADS, SHORT_BATCH_BYTES, False
 
 
 def _held(
@@ -196,6 +197,9 @@ def _held(
     A batch of exact size has at most ``exact_bytes``, if that is known.
     """
     rounds = read.rounds(plan)
+    if read.exact_bags is None and exact_bytes is not None:
+        # The pieces of a batch, and the batch that they are joined to.
+        fixed = {**fixed, "next batch": 2 * exact_bytes}
     if plan.order != "blocks":
         ahead = read.blocks_ahead + read.batches_ahead + 2
         return {**fixed, "reading": ahead * rounds * block}

@@ -1,7 +1,7 @@
 """How fast a disk gives the bytes of some files, measured by reading them.
 
-This module does not depend on bags. Its threads are daemons: they end with the time of their
-measurement, and nobody waits for a read that hangs.
+This module does not depend on bags. The threads of :func:`device_limit` are daemons: they end with
+the time of their measurement, and nobody waits for a read that hangs.
 """
 
 from __future__ import annotations
@@ -131,18 +131,21 @@ def pread_speed(files: Sequence[Path], *, seconds: float) -> float:
 
 
 def drop_from_cache(files: Sequence[Path]) -> bool:
-    """Let the page cache forget some files; False if the system has no call for that.
+    """Evict files from the page cache; return whether all were evicted.
 
-    Bytes that are not yet on the disk are written first. Files that cannot be opened are skipped.
-    The call needs no rights, and changes no file.
+    Bytes that are not yet on the disk are written first. The call needs no rights, and changes no
+    file.
     """
-    can_drop = True
+    is_done = True
     for path in files:
-        with suppress(OSError), _descriptor(path, os.O_RDONLY) as fd:
-            # The system does not drop pages that are still to be written.
-            os.fsync(fd)
-            can_drop = advise_not_needed(fd, 0, 0) and can_drop
-    return can_drop
+        try:
+            with _descriptor(path, os.O_RDONLY) as fd:
+                # The system does not evict pages that are still to be written.
+                os.fsync(fd)
+                is_done &= advise_not_needed(fd, 0, 0)
+        except OSError:
+            is_done = False
+    return is_done
 
 
 def _random_reads(

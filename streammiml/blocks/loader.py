@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
-from streammiml.blocks.budget import BAG_BYTES, Budget, fit, largest_bags
+from streammiml.blocks.budget import Budget, fit
 from streammiml.blocks.stream import BagStream, Batch, LeaveOut
 from streammiml.config import TrainConfig, check_whole
 from streammiml.errors import StreammimlError
@@ -122,10 +122,6 @@ def stream(
     )
     left_out = None if leave_out is None else _mask(opened, leave_out)
     fixed = {} if left_out is None else {"left-out bags": opened.n_bags}
-    if batch_bags is not None and order != "blocks":
-        n_bags = min(batch_bags, opened.n_bags)
-        # Twice: the pieces of a batch, and the batch that they are joined to.
-        fixed["next batch"] = 2 * (largest_bags(opened, n_bags) + BAG_BYTES * n_bags)
     budget = fit(
         opened,
         config,

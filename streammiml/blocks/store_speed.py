@@ -24,6 +24,8 @@ CASE_SECONDS = 0.5
 """Seconds of each case of the disk, and of reading from the page cache."""
 STREAM_SECONDS, STREAM_BYTES = 5.0, 10**9
 """Upper limits for streaming after the first batch: seconds, and bytes of rows."""
+BLOCK_BYTES, BLOCKS_TOGETHER = 256 << 10, 32
+"""Bytes of rows in a block of :func:`block_speed`, and the blocks that are read by one call."""
 MEGA, GIGA = 10**6, 10**9
 
 
@@ -46,6 +48,9 @@ class StoreSpeed:
     limit: Limit
     cached: float
     """Bytes per second of one thread that reads from the page cache."""
+    blocks: float
+    """Bytes of rows per second of one thread that reads and checks random blocks, and does not mix
+    them."""
     mixed: StreamSpeed
     stored_share: float
     """Bytes on disk, divided by the bytes of rows in memory."""
@@ -64,6 +69,8 @@ class StoreSpeed:
             "limit_read": f"{_unspaced(self.limit.read_bytes)} x {self.limit.threads}",
             "limit_direct": self.limit.direct,
             "pread_mb_s": self.cached / MEGA,
+            "read_mb_s": self.blocks / MEGA,
+            "read_stored_mb_s": self.blocks * self.stored_share / MEGA,
             "mixed_mb_s": self.mixed.bytes_per_second / MEGA,
             "mixed_stored_mb_s": stored / MEGA,
             "mixed_of_limit": stored / self.limit.bytes_per_second,
@@ -86,6 +93,7 @@ def store_speed(store: BagStore) -> StoreSpeed:
     if not isinstance(store.location, LocalFolder):
         raise StreammimlError(f"{store.name} is under a URL; --speed needs a local store")
     stored_bytes = sum(size for _, size, _ in store.manifest.files)
+    streamed_bytes = stored_bytes - _unread_bytes(store)
     if stored_bytes < LEAST_BYTES:
         raise StreammimlError(
             f"{store.name} is too small to measure its speed: it has {format_size(stored_bytes)}, "
@@ -97,13 +105,42 @@ def store_speed(store: BagStore) -> StoreSpeed:
     cached = pread_speed(files, seconds=CASE_SECONDS)
     _begin_stream(folder)
     cold = drop_from_cache(files)
+    blocks = block_speed(folder)
+    cold &= drop_from_cache(files)
     return StoreSpeed(
         limit=limit,
         cached=cached,
+        blocks=blocks,
         mixed=stream_speed(folder),
-        stored_share=stored_bytes / _all_row_bytes(store),
+        stored_share=streamed_bytes / _all_row_bytes(store),
         cold=cold,
     )
+
+
+def _unread_bytes(store: BagStore) -> int:
+    """Bytes of arrays that streams do not read: row labels and ids.
+
+    In Zarr, an array has files of its own; files of Parquet hold all arrays.
+    """
+    unread = ("row_labels/", "bag_id_bytes/", "bag_id_offsets/")
+    return sum(size for key, size, _ in store.manifest.files if key.startswith(unread))
+
+
+def block_speed(folder: Path) -> float:
+    """Bytes of rows per second of one thread that reads and checks random groups of blocks."""
+    store = open_one(folder)
+    block_bags = max(1, store.n_bags * BLOCK_BYTES // _all_row_bytes(store))
+    bag_bytes = _all_row_bytes(store) / store.n_bags
+    starts = np.random.default_rng(0).permutation(-(-store.n_bags // block_bags)) * block_bags
+    begun, n_bytes = time.perf_counter(), 0.0
+    for first in range(0, len(starts), BLOCKS_TOGETHER):
+        group = starts[first : first + BLOCKS_TOGETHER].tolist()
+        ranges = [(start, min(start + block_bags, store.n_bags)) for start in group]
+        store.read_ranges(ranges)
+        n_bytes += sum(stop - start for start, stop in ranges) * bag_bytes
+        if time.perf_counter() - begun > 2 * CASE_SECONDS:
+            break
+    return n_bytes / (time.perf_counter() - begun)
 
 
 def _begin_stream(folder: Path) -> None:

@@ -26,9 +26,9 @@ def info(
     Parameters
     ----------
     speed
-        Also measure for about ten seconds how fast the disk gives the files of the store, and how
-        fast training would get its bags in mixed order. For this, the page cache of the system
-        forgets the files of the store, which is harmless. The store must be local.
+        Also measure for about ten seconds how fast the disk reads the files of the store, and how
+        fast training would receive its bags in mixed order, with the default memory of 1GiB. The
+        files are evicted from the page cache first, which is harmless. The store must be local.
     """
     opened = open_one(store)
     facts, figures = describe(opened), None
@@ -50,12 +50,13 @@ def _print_speed(figures: dict[str, Any]) -> None:
     table = table_of(["speed", "MB/s", "of the disk"], left=["speed"])
     limit = figures["limit_mb_s"]
     for name, key in (
-        (f"disk, random reads of {figures['limit_read']} threads", "limit_mb_s"),
-        ("page cache, one thread", "pread_mb_s"),
-        ("mixed bags, bytes on disk", "mixed_stored_mb_s"),
+        (f"disk: random reads of {figures['limit_read']} threads", "limit_mb_s"),
+        ("page cache: one thread", "pread_mb_s"),
+        ("blocks, read and checked: one thread", "read_stored_mb_s"),
+        ("mixed bags: bytes on disk", "mixed_stored_mb_s"),
     ):
         table.add_row(name, f"{figures[key]:,.0f}", f"{figures[key] / limit:.0%}")
-    table.add_row("mixed bags, bytes of rows", f"{figures['mixed_mb_s']:,.0f}", "")
+    table.add_row("mixed bags: bytes of rows", f"{figures['mixed_mb_s']:,.0f}", "")
     print_table(table)
     print(
         f"Mixed bags take {figures['cpu_seconds_per_gb']:.2f} s of processor time for a GB of "

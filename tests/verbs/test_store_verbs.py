@@ -56,7 +56,15 @@ def test_info__is_readable_too(store, capsys):
     assert re.search(r"n rows +7\n", printed(capsys)[0])
 
 
-SPEEDS = {"limit_mb_s", "pread_mb_s", "mixed_mb_s", "mixed_stored_mb_s", "mixed_of_limit"}
+SPEEDS = {
+    "limit_mb_s",
+    "pread_mb_s",
+    "read_mb_s",
+    "read_stored_mb_s",
+    "mixed_mb_s",
+    "mixed_stored_mb_s",
+    "mixed_of_limit",
+}
 SPEEDS |= {"cpu_seconds_per_gb", "vif"}
 
 
