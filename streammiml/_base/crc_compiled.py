@@ -3,9 +3,9 @@
 A processor can compute a crc32c in two ways, which run in parallel: by an instruction that takes
 eight bytes a cycle, and by carry-less multiplication of wide vectors. The instruction processes
 half of a piece, in four chains; the multiplication processes the other half, in four vectors. The
-remainders are joined by multiplying them with powers of x modulo the polynomial. Processors that
-multiply only narrow vectors without carry let the four chains process all of a piece. ``crc.py``
-decides when to use this module.
+remainders are joined by multiplying them with powers of x modulo the polynomial. On processors
+that multiply only 128-bit vectors, the four chains process the whole piece. ``crc.py`` decides when
+to use this module.
 """
 
 from __future__ import annotations

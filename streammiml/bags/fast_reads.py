@@ -27,10 +27,6 @@ ADVICE = 256 << 10
 """Bytes of one advice to the page cache; Linux may ignore the rest of a longer advice."""
 HOT_BYTES = 1 << 20
 """Bytes that are read at a time, few enough to be still in the processor's cache when checked."""
-SURPLUS_BYTES = 128 << 10
-"""Surplus bytes (the rest of the first and last chunk) that a range may keep in memory. Values are
-copied if the surplus is larger than their bytes, or larger than both this limit and an eighth of
-their bytes."""
 # Fields of a chunk table, in the order in which a page stores them.
 FIRST, COUNT, OFFSET, SIZE, CRC, RUN, FILE_FIELD = range(7)
 # Columns of a read. ``plan_reads`` writes the first eleven: the range, the page of the chunk table,
@@ -180,8 +176,10 @@ def _chunk_of(page: int, n_records: int, element: int) -> Any:
 
 
 @njit
-def plan_reads(spans: I64, pages: I64, in_place: bool, element: int, item: int, reads: I64) -> int:
-    """Plan the reads of ranges of elements; return the number of reads, even if it is too large.
+def plan_reads(
+    spans: I64, pages: I64, in_place: bool, most_surplus: int, element: int, item: int, reads: I64
+) -> int:
+    """Plan the reads of ranges of elements; return their number, even if ``reads`` has fewer lines.
 
     A line of ``spans`` is (range, start, stop, page) for elements that are on one page of the chunk
     table; the spans of a range follow each other. A line of ``pages`` is (address of the fields,
@@ -189,8 +187,10 @@ def plan_reads(spans: I64, pages: I64, in_place: bool, element: int, item: int, 
     above. An element has ``element`` bytes, a single value ``item``.
 
     A read fetches chunks that lie end to end in one file. With ``in_place``, the bytes of a file
-    are values, and a range that one read can fetch, with little surplus, is read to the memory
-    where it stays. All other reads go to a scratch buffer and fetch about ``HOT_BYTES``.
+    are values, and a range that one read can fetch is read to the memory where it stays, unless the
+    surplus, which is the rest of the first and of the last chunk, is larger than the range, or
+    larger than both ``most_surplus`` bytes and an eighth of the range. All other reads go to a
+    scratch buffer and fetch about ``HOT_BYTES``.
     """
     n_reads = 0
     for i in range(len(spans)):
@@ -205,7 +205,7 @@ def plan_reads(spans: I64, pages: I64, in_place: bool, element: int, item: int, 
         offset = _field(page, n_records, OFFSET, chunk)
         n_bytes = _field(page, n_records, OFFSET, last) + _field(page, n_records, SIZE, last)
         surplus = n_bytes - offset - (stop - start) * element
-        limit = max(SURPLUS_BYTES, (stop - start) * element // 8)
+        limit = max(most_surplus, (stop - start) * element // 8)
         stays = in_place and is_alone and is_one_run and offset % item == 0
         stays = stays and surplus <= min((stop - start) * element, limit)
         while chunk <= last:

@@ -19,14 +19,23 @@ from streammiml.bags.layout import ArrayEntry
 from streammiml.bags.location import LocalFolder
 from streammiml.bags.page_cache import OpenFile
 
-I64 = NDArray[np.int64]
 CODINGS = {"raw": 0, "tail": 1, "blosc": 2}
 """Codings that compiled code can decode, with their numbers in ``fast_reads``."""
 Span = tuple[int, int, int, int]
 """Number of a range, start and stop of some of its elements, number of their page."""
-Page = tuple[int, int]
+TablePage = tuple[int, int]
 """Address of the fields of a page of the chunk table, and its number of chunks."""
+SURPLUS_BYTES = 128 << 10
+"""Surplus bytes (the rest of the first and last chunk) that a range may keep in memory. Values are
+copied if the surplus is larger than their bytes, or larger than both this limit and an eighth of
+their bytes."""
+MOST_FILES = 32
+"""Upper limit for the files that a group keeps open; several threads read groups at a time."""
 _LINE, _PAGE = 64, 4096
+
+
+class TooManyFiles(Exception):
+    """The ranges of a group are in more files than may be open at a time."""
 
 
 class GroupRead(NamedTuple):
@@ -50,26 +59,27 @@ def read_group(
     files: Sequence[Sequence[Any]],
     entry: ArrayEntry,
     spans: Sequence[Span],
-    pages: Sequence[Page],
+    pages: Sequence[TablePage],
     unpackers: tuple[int, ...],
 ) -> GroupRead | None:
     """Read, check and decode ranges of an array.
 
     ``files`` are the files of the store, ``spans`` the ranges, split at the bounds of ``pages``.
     ``unpackers`` are the addresses of the functions that unpack blosc chunks. None if a file cannot
-    be opened, a read fails, or a chunk is wrong.
+    be opened, a read fails, or a chunk is wrong. Raises TooManyFiles.
     """
     fast, item = _fast_reads(), np.dtype(entry.dtype).itemsize
     element = entry.width * item
     span_lines, page_lines = np.array(spans), np.array(pages)
+    how = entry.coding == "raw", SURPLUS_BYTES, element, item
     reads = np.empty((2 * len(spans), fast.N_COLUMNS), np.int64)
-    n_reads = 0
-    while not 0 < n_reads <= len(reads):
-        reads = np.empty((max(n_reads, len(reads)), fast.N_COLUMNS), np.int64)
-        n_reads = fast.plan_reads(
-            span_lines, page_lines, entry.coding == "raw", element, item, reads
-        )
+    n_reads = fast.plan_reads(span_lines, page_lines, *how, reads)
+    if n_reads > len(reads):
+        reads = np.empty((n_reads, fast.N_COLUMNS), np.int64)
+        fast.plan_reads(span_lines, page_lines, *how, reads)
     reads = reads[:n_reads]
+    if len({*reads[:, fast.FILE].tolist()}) > MOST_FILES:
+        raise TooManyFiles
     layout = _Layout(location, files, element)
     planned = [layout.place(*read) for read in reads[:, fast.RANGE :].tolist()]
     if None in planned:

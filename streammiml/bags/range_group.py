@@ -1,7 +1,7 @@
 """``RangeGroup``: bags of several ranges that were read together, given by addresses in memory.
 
-Mixing copies single bags out of many blocks. It needs the address of each bag, but no array of each
-block, and making arrays takes longer than reading.
+Mixing copies single bags out of many blocks, so it needs the address of each bag. Making an array
+for each block would take longer than reading it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ class Located(NamedTuple):
         # Computed from the shape: the strides of an array with one element are arbitrary.
         value_bytes = arrays[0].itemsize * int(np.prod(arrays[0].shape[1:]))
         return cls(np.array(addresses, np.int64), value_bytes, list(arrays))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Located]) -> Located:
+        """Join at least one part; all have values of the same size."""
+        addresses = np.concatenate([part.addresses for part in parts])
+        owners = [owner for part in parts for owner in part.owners]
+        return cls(addresses, parts[0].value_bytes, owners)
 
     @classmethod
     def of_parts(cls, joined: NDArray[Any], lengths: I64) -> Located:

@@ -193,9 +193,10 @@ class BagStore(Bags):
         array, n_offsets = self._cached(name), stops - starts + 1
         offsets, bounds = array.gather(starts, n_offsets), from_sizes(n_offsets)
         firsts, lasts = offsets[bounds[:-1]], offsets[bounds[1:] - 1]
-        steps = np.diff(offsets)
-        steps[bounds[1:-1] - 1] = 0
-        if steps.min(initial=0) < 0:
+        # Compared, not subtracted: a difference of 64-bit integers may overflow.
+        falls = offsets[1:] < offsets[:-1]
+        falls[bounds[1:-1] - 1] = False
+        if falls.any():
             for part in np.split(offsets, bounds[1:-1]):
                 self._check_rising(name, part)
         is_wrong = (firsts < 0) | (lasts > end) | ((starts == 0) & (firsts != 0))

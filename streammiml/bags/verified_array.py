@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from streammiml._base.buffer_pool import lent, lent_at
 from streammiml._base.crc import first_wrong, has_fast_way, worth_compiling
 from streammiml.bags.file_errors import Unreadable, reason
-from streammiml.bags.group_read import CODINGS, GroupRead, Span, read_group
+from streammiml.bags.group_read import (
+    CODINGS,
+    SURPLUS_BYTES,
+    GroupRead,
+    Span,
+    TooManyFiles,
+    read_group,
+)
 from streammiml.bags.layout import INDEX_PIECE, RECORD, ArrayEntry, table_key
 from streammiml.bags.location import LocalFolder, Location
 from streammiml.bags.offsets import from_sizes
@@ -54,10 +61,6 @@ CACHED_BYTES = 4 << 20
 """Limits of the cache of a small array."""
 SCANNED_PIECES = 8
 """A read that spans more pieces than this does not use the cache."""
-SURPLUS_BYTES = 128 << 10
-"""Surplus bytes (the rest of the first and last piece) that a result may keep in memory. The result
-is copied if the surplus is larger than the result, or larger than both this limit and an eighth of
-the result."""
 _LINE, _PAGE = 64, 4096
 # Errors of numcodecs, gzip and pyarrow for bytes that pass their checksum but cannot be decoded.
 _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, LookupError, zlib.error)
@@ -90,6 +93,11 @@ def _compact(values: NDArray[Any]) -> NDArray[Any]:
     out = lent(values.nbytes).view(values.dtype).reshape(values.shape)
     out[...] = values
     return out
+
+
+def _halves(ranges: Ranges) -> tuple[Ranges, Ranges]:
+    middle = len(ranges) // 2
+    return ranges[:middle], ranges[middle:]
 
 
 def one_by_one(decode: DecodeOne, width: int) -> Decode:
@@ -367,7 +375,10 @@ class VerifiedArray:
 
     def locate(self, ranges: Ranges) -> Located:
         """Read ranges like :meth:`read_many`; returns addresses of values, not arrays."""
-        group = self._read_group(ranges)
+        try:
+            group = self._read_group(ranges)
+        except TooManyFiles:
+            return Located.joined([self.locate(half) for half in _halves(ranges)])
         found = {} if group is None else group.ranges
         owners: list[Any] = [] if group is None else [group.buffer]
         addresses = []
@@ -382,7 +393,10 @@ class VerifiedArray:
 
     def _read_together(self, ranges: Ranges) -> list[NDArray[Any] | None]:
         """Read ranges by one compiled call; None for each range that cannot be read so."""
-        group = self._read_group(ranges)
+        try:
+            group = self._read_group(ranges)
+        except TooManyFiles:
+            return [values for half in _halves(ranges) for values in self._read_together(half)]
         if group is None:
             return [None] * len(ranges)
         spots = map(group.ranges.get, range(len(ranges)))
@@ -394,7 +408,7 @@ class VerifiedArray:
     def _read_group(self, ranges: Ranges) -> GroupRead | None:
         """Read ranges by one compiled call; None if that is not possible or any chunk is wrong.
 
-        Ranges without elements are left out.
+        Ranges without elements are left out. Raises TooManyFiles if there is more than one range.
         """
         coding, location = self.entry.coding, self._location
         unpackers = self.unpackers() if coding == "blosc" else ()
@@ -406,7 +420,12 @@ class VerifiedArray:
         if not spans:
             return None
         page_lines = [(address, len(page.run)) for page, address in pages]
-        return read_group(location, self._files, self.entry, spans, page_lines, unpackers)
+        try:
+            return read_group(location, self._files, self.entry, spans, page_lines, unpackers)
+        except TooManyFiles:
+            if len(ranges) > 1:
+                raise
+            return None
 
     def _cut(self, flat: NDArray[Any], first: int, start: int, stop: int) -> NDArray[Any]:
         """Elements ``start`` to ``stop`` of values that begin with element ``first``."""
@@ -503,7 +522,7 @@ class VerifiedArray:
 
 
 class CachedArray(VerifiedArray):
-    """A small array that every read needs; the pieces used last are cached.
+    """A small array that every read needs; the pieces used last are cached, or the whole array.
 
     ``inspect`` checks the values of each piece once, after the piece is read. ``joints`` is True if
     ``inspect`` compares neighbours: then it also checks each read that spans several pieces.
@@ -514,6 +533,8 @@ class CachedArray(VerifiedArray):
     ) -> None:
         super().__init__(*args)
         self._inspect, self._joints = inspect, joints
+        self._whole: NDArray[Any] | None = None
+        """All values, once :meth:`gather` has been called, if they fit the cache."""
 
     @cached_property
     def _unit(self) -> int:
@@ -522,7 +543,7 @@ class CachedArray(VerifiedArray):
         return max(int(lengths[len(lengths) // 2]), 4 * INDEX_PIECE)
 
     @cached_property
-    def _piece(self) -> Callable[[int], NDArray[Any]]:
+    def _piece(self) -> Any:
         """Cached function from number to piece; the cache holds fewer pieces if they are long."""
         n_pieces = CACHED_BYTES // (self._unit * self.dtype.itemsize)
         return lru_cache(min(max(n_pieces, 2), CACHED_PIECES))(self._read_piece)
@@ -533,13 +554,6 @@ class CachedArray(VerifiedArray):
         self._inspect(piece)
         return piece
 
-    @cached_property
-    def _all(self) -> NDArray[Any]:
-        """All values of an array that fits the cache."""
-        values = super().read(0, len(self))
-        self._inspect(values)
-        return values
-
     def gather(self, starts: I64, lengths: I64) -> NDArray[Any]:
         """Read ranges of elements and join them.
 
@@ -548,21 +562,27 @@ class CachedArray(VerifiedArray):
         if len(self) * self.dtype.itemsize > CACHED_BYTES:
             ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
             return np.concatenate(super().read_many(list(ranges)))
+        if self._whole is None:
+            values = super().read(0, len(self))
+            self._inspect(values)
+            self._whole = values
+            self._piece.cache_clear()
         bounds = from_sizes(lengths)
         shift = np.repeat(starts - bounds[:-1], lengths)
-        values: NDArray[Any] = self._all[np.arange(bounds[-1]) + shift]
-        return values
+        gathered: NDArray[Any] = self._whole[np.arange(bounds[-1]) + shift]
+        return gathered
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Read elements ``start`` to ``stop``."""
         if start >= stop:
             return np.empty(0, self.dtype)
-        if "_all" in self.__dict__:
-            return self._all[start:stop]
+        if self._whole is not None:
+            return self._whole[start:stop]
         unit = self._unit
         first, last = start // unit, (stop - 1) // unit
         if first == last:
-            return self._piece(first)[start - first * unit : stop - first * unit]
+            piece: NDArray[Any] = self._piece(first)
+            return piece[start - first * unit : stop - first * unit]
         if last - first >= SCANNED_PIECES:
             # A scan does not use the cache: its pieces are used only once and would evict others.
             values = super().read(start, stop)

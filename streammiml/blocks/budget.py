@@ -150,7 +150,8 @@ def fit(
         n_bags = int(min(max(1, group_bytes // mean_bag_bytes), BATCH_BAGS))
         batch = {}
         if cuts:
-            n_exact = exact_bags or min(n_bags, int(max(1, BATCH_BYTES // mean_bag_bytes)))
+            most_bags = ReadSettings(batch_bags=n_bags).rounds(plan) * plan.block_bags
+            n_exact = exact_bags or min(most_bags, int(max(1, BATCH_BYTES // mean_bag_bytes)))
             # If batches are short, more of them are kept ready.
             n_ahead = min(max(1, 2 * n_bags // n_exact), MOST_AHEAD)
             batch = {"exact_bags": n_exact, "batches_ahead": n_ahead}
@@ -208,11 +209,11 @@ def _held(
         # One more: bags that are copied twice, because they waited long for their batch to be full.
         n_batches += 1
         batch_bytes = exact_bytes or batch_bytes
-    return {
-        **fixed,
-        "mixing": blocks_held(plan, read) * block,
-        "batches": n_batches * batch_bytes,
-    }
+    n_blocks = blocks_held(plan, read)
+    if read.threads == READ_THREADS:
+        # Groups are so long that the buffer pool may keep one.
+        n_blocks += rounds
+    return {**fixed, "mixing": n_blocks * block, "batches": n_batches * batch_bytes}
 
 
 def _plan(store: Bags, config: TrainConfig, block_bags: float, replicas: int) -> BlockPlan:

@@ -299,7 +299,7 @@ class BagLoader:
             offsets=block.bag_offsets,
             label_offsets=block.label_offsets,
             label_indices=block.label_indices,
-            bag_numbers=joined([part.numbers for part in parts]),
+            bag_numbers=_joined([part.numbers for part in parts]),
             epoch=self.epoch,
             place=int(parts[0].places[0]),
         )
@@ -378,7 +378,7 @@ def _leaver(left_out: NDArray[np.bool_] | None) -> LeaveOut | None:
     return None if left_out is None else lambda _, bags: left_out[bags]
 
 
-def joined(arrays: Sequence[I64]) -> I64:
+def _joined(arrays: Sequence[I64]) -> I64:
     """Concatenate arrays; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 

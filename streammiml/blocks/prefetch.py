@@ -134,6 +134,7 @@ class ReadAhead(Generic[Item, Result]):
 
     If ``read`` raises, the error is raised in the place of the result and ends the iteration; a
     StopIteration ends it without an error. ``close``, or leaving the context, ends the threads.
+    Only one thread may iterate.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,15 +178,16 @@ class BagStream:
             lines, held = self._read_all(step)
             parts = self._all_visits(epoch, place, step)
             yield from self._batches(
-                replace(part, lines=lines[part.lines], held=held) for part in parts
+                _Visits(part.epoch, lines[part.numbers], part.places, held, part.ends_epoch, False)
+                for part in parts
             )
             return
         for part in self._all_visits(epoch, place, step):
-            if len(part.lines):
-                yield Batch(part.epoch, self._block, part.lines, part.lines, part.places)
+            if len(part.numbers):
+                yield Batch(part.epoch, self._block, part.numbers, part.numbers, part.places)
 
-    def _all_visits(self, epoch: int, place: int, step: int) -> Iterator[_Visits]:
-        """Yield visits of a plan that mixes all blocks; ``lines`` are numbers of bags."""
+    def _all_visits(self, epoch: int, place: int, step: int) -> Iterator[_NumberedVisits]:
+        """Yield visits of a plan that mixes all blocks."""
         plan = self._plan
         while not self._closed:
             left_out = self._leave_out(epoch, np.arange(plan.n_bags))
@@ -196,7 +197,7 @@ class BagStream:
                 kept = ~left_out[numbers] & (places >= place)
                 n_before += len(numbers)
                 ends = n_before == plan.n_bags
-                yield _Visits(epoch, numbers[kept], places[kept], [], ends)
+                yield _NumberedVisits(epoch, numbers[kept], places[kept], ends)
             epoch, place = epoch + 1, 0
 
     def _read_all(self, step: int) -> tuple[I64, list[Any]]:
@@ -254,7 +255,7 @@ class BagStream:
         waiting: list[_Visits] = []
         for part in due:
             waiting.append(part)
-            n_bags = sum(len(visits.lines) for visits in waiting)
+            n_bags = sum(len(due_part.lines) for due_part in waiting)
             n_left = 0 if exact is None or part.ends_epoch else n_bags % exact
             del part
             while n_bags > n_left:
@@ -266,9 +267,12 @@ class BagStream:
                 del batch
             if not n_bags:
                 waiting = []
-            elif len(waiting) > MOST_WAITING:
+            in_groups = [part for part in waiting if part.holds_groups]
+            if len(in_groups) > MOST_WAITING:
                 # These bags would hold all blocks of their groups until the batch is full.
-                waiting = [self._compacted(waiting)]
+                n_compact = len(waiting) - len(in_groups)
+                waiting = [*waiting[:n_compact], self._compacted(in_groups)]
+            del in_groups
 
     def _compacted(self, parts: Sequence[_Visits]) -> _Visits:
         """Join visits and copy their bags, so that nothing else is held."""
@@ -276,7 +280,7 @@ class BagStream:
         places = np.concatenate([part.places for part in parts])
         copies = group_of([0], RangeGroup.from_blocks([self._copied(lines)], self._store.dtype))
         lines[:, FIRST_ADDRESS:] = copies.table[:, FIRST_ADDRESS:]
-        return _Visits(parts[0].epoch, lines, places, copies.held, ends_epoch=False)
+        return _Visits(parts[0].epoch, lines, places, copies.held, False, holds_groups=False)
 
     def _read(self, blocks: list[int]) -> BlockGroup:
         ranges = [self._plan.bags_of(block) for block in blocks]
@@ -306,6 +310,15 @@ class BagStream:
         )
 
 
+class _NumberedVisits(NamedTuple):
+    """Bags that are due in an epoch, in the order of their visit, by number."""
+
+    epoch: int
+    numbers: I64
+    places: I64
+    ends_epoch: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _Visits:
     """Bags that are due in an epoch, in the order of their visit; not copied yet."""
@@ -317,6 +330,8 @@ class _Visits:
     held: list[Any]
     """Objects that own the memory at the addresses in the lines."""
     ends_epoch: bool
+    holds_groups: bool = True
+    """Whether copying the bags would let blocks be freed."""
 
 
 def _split(parts: Sequence[_Visits], n: int) -> tuple[list[_Visits], list[_Visits]]:

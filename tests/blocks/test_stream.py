@@ -274,6 +274,20 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(
     assert 20 <= most <= blocks_held(plan, ahead) == 20 + (2 + 3 + n_waiting) * 4
 
 
+def test_stream__bags_that_wait_for_a_long_batch_are_copied_once_more_at_most(store, monkeypatch):
+    copied, real = [], BagStream._copied
+
+    def counted(self, lines):
+        copied.append(len(lines))
+        return real(self, lines)
+
+    monkeypatch.setattr(BagStream, "_copied", counted)
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=2, mix_blocks=5)
+    with BagStream(store, plan, read=ReadSettings(batch_bags=4, exact_bags=200)) as stream:
+        assert [len(next(iter(stream)).numbers) for _ in range(2)] == [200, 11]
+    assert sum(copied[: copied.index(11) + 1]) <= 2 * N_BAGS
+
+
 @pytest.mark.parametrize("mix_blocks", [5, 22])
 @pytest.mark.parametrize("exact_bags", [1, 7, 64, 1000])
 def test_stream__batches_of_exact_size_have_the_same_visits(exact_bags, mix_blocks, store):
