@@ -302,11 +302,11 @@ def deliver(path: Path, log: Path, n_epochs: int) -> None:
     """Append a line for each batch: a digest, and the state behind it; goes on after the last."""
     lines = log.read_bytes().split(b"\n") if log.exists() else [b""]
     # A kill may have cut the last line.
-    whole = lines[:-1]
-    log.write_bytes(b"".join(line + b"\n" for line in whole))
+    delivered = lines[:-1]
+    log.write_bytes(b"".join(line + b"\n" for line in delivered))
     with sm.stream(path, memory="256MiB", batch_bags=64) as batches, log.open("ab", 0) as file:
-        if whole:
-            batches.load_state_dict(json.loads(whole[-1])["state"])
+        if delivered:
+            batches.load_state_dict(json.loads(delivered[-1])["state"])
         while batches.epoch < n_epochs:
             for batch in batches:
                 digest = hashlib.sha256(np.ascontiguousarray(batch.rows))

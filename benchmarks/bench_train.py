@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from benchmarks.loader_peers import drop_from_cache
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_one
 from streammiml.config import TrainConfig, parse_size
@@ -58,19 +59,10 @@ def timed(bags: object, n_steps: int, **settings: object) -> tuple[float, dict[s
     return n_steps / (time.perf_counter() - begin), last.progress.total
 
 
-def drop_cache(path: Path) -> None:
-    for file in path.rglob("*"):
-        if file.is_file():
-            fd = os.open(file, os.O_RDONLY)
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
-
-
 def from_disk(path: Path, n_steps: int, cache: str) -> tuple[float, dict[str, float]]:
     """Steps per second from a store; ``cache`` is "warm", "cold" or "cold, past the cache"."""
     if cache != "warm":
-        drop_cache(path)
+        drop_from_cache(path)
     os.environ["STREAMMIML_DIRECT"] = "always" if "past" in cache else "1"
     try:
         return timed(open_one(path), n_steps)
@@ -122,7 +114,7 @@ def start_case(path: Path) -> dict:
     child("start", path)
     to_first_steps, of_process = [], []
     for _ in range(STARTS):
-        drop_cache(path)
+        drop_from_cache(path)
         begin = time.perf_counter()
         to_first_steps.append(child("start", path)["seconds"])
         of_process.append(time.perf_counter() - begin)

@@ -38,7 +38,7 @@ FIRST, COUNT, OFFSET, SIZE, CRC, RUN, FILE_FIELD = range(7)
 RANGE, PAGE_NUMBER, CHUNK, N_CHUNKS, START, STOP, SKIPPED, STAYS, FILE, AT, N_BYTES = range(11)
 TARGET, DESCRIPTOR, BYPASS, ADVISED, ADVISED_BYTES = range(11, 16)
 N_COLUMNS = 16
-# What the bytes of a chunk are: values, bytes that end with the values, or values packed by blosc.
+# Codings of a chunk: its bytes are values, end with the values, or are values packed by blosc.
 RAW, TAIL, BLOSC = range(3)
 MOST_BLOCK = 16 << 20
 """Limit in bytes of a block of a blosc chunk; the library allocates memory for three blocks."""

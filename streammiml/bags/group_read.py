@@ -81,7 +81,11 @@ def read_group(
     if len({*reads[:, fast.FILE].tolist()}) > MOST_FILES:
         raise TooManyFiles
     layout = _Layout(location, files, element)
-    planned = [layout.place(*read) for read in reads[:, fast.RANGE :].tolist()]
+    numbers, planned_columns = reads[:, fast.RANGE], reads[:, fast.START : fast.TARGET]
+    planned = [
+        layout.place(number, *read)
+        for number, read in zip(numbers.tolist(), planned_columns.tolist(), strict=True)
+    ]
     if None in planned:
         return None
     buffer, address = lent_at(layout.n_bytes + layout.unit)
@@ -117,13 +121,14 @@ class _Layout:
         """Start and end of the bytes of each range."""
 
     def place(
-        self, number: int, _page: int, _chunk: int, _n_chunks: int, start: int, stop: int,
-        skipped: int, stays: int, file_number: int, at: int, n_bytes: int, *_: int,
+        self, number: int, start: int, stop: int, skipped: int, stays: int, file_number: int,
+        at: int, n_bytes: int,
     ) -> tuple[int, ...] | None:  # fmt: skip
         """Return the last columns of a read; None if its file cannot be opened.
 
-        The columns are the position for its elements (for its first byte, if the bytes stay), and
-        the fields of ``ReadPlan``.
+        The arguments are columns of the read, in the order of ``fast_reads``. The result is the
+        position for the elements (for the first byte, if the bytes stay), and the fields of
+        ``ReadPlan``.
         """
         opened = self._opened
         if file_number not in opened:

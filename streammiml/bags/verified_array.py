@@ -379,12 +379,11 @@ class VerifiedArray:
             group = self._read_group(ranges)
         except TooManyFiles:
             return Located.joined([self.locate(half) for half in _halves(ranges)])
-        found = {} if group is None else group.ranges
         owners: list[Any] = [] if group is None else [group.buffer]
         addresses = []
         for number, (start, stop) in enumerate(ranges):
-            if group is not None and number in found:
-                addresses.append(group.address + found[number][0])
+            if group is not None and number in group.ranges:
+                addresses.append(group.address + group.ranges[number][0])
                 continue
             owners.append(np.ascontiguousarray(self.read(start, stop)))
             addresses.append(owners[-1].__array_interface__["data"][0])
