@@ -565,7 +565,9 @@ class CachedArray(VerifiedArray):
             values = super().read(0, len(self))
             self._inspect(values)
             self._whole = values
-            self._piece.cache_clear()
+            # Made by the first read of a piece, which an array without elements never has.
+            if "_piece" in self.__dict__:
+                self._piece.cache_clear()
         bounds = from_sizes(lengths)
         shift = np.repeat(starts - bounds[:-1], lengths)
         gathered: NDArray[Any] = self._whole[np.arange(bounds[-1]) + shift]

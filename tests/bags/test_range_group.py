@@ -1,6 +1,7 @@
 """Groups of ranges: addresses point to the values that blocks have."""
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,17 @@ def test_store__points_to_the_values_of_its_bags(tmp_path, backend, codec, spars
     block = plain(made_block(30, n_features=4))
     block = as_sparse(block) if sparse else block
     store = write_store(tmp_path / f"x.{backend}", block, codec=codec, chunk_bytes=256)
+    assert_points_to(store.read_ranges(RANGES), block, RANGES)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_store__without_any_label_is_read_together(tmp_path, backend, sparse):
+    block = plain(made_block(30, n_features=4))
+    block = as_sparse(block) if sparse else block
+    offsets, labels = np.zeros(31, np.int64), np.empty(0, np.int32)
+    block = replace(block, label_offsets=offsets, label_indices=labels)
+    store = write_store(tmp_path / f"x.{backend}", block, n_labels=3)
     assert_points_to(store.read_ranges(RANGES), block, RANGES)
 
 
