@@ -72,7 +72,7 @@ class _MeasuredFile:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the threads of a measurement share."""
+    """State that the threads of a measurement share."""
 
     deadline: float
     """When the threads end, on the clock ``time.perf_counter``."""

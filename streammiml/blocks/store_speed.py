@@ -31,7 +31,7 @@ MEGA, GIGA = 10**6, 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpeed:
-    """What a stream delivered."""
+    """Speed, processor time and mixing of a stream."""
 
     bytes_per_second: float
     """Bytes of rows in memory."""
@@ -151,7 +151,7 @@ def _begin_stream(folder: Path) -> None:
 
 
 class _Moment(NamedTuple):
-    """What has been used and delivered at a time."""
+    """Clock, processor time and delivered bytes at one moment of a stream."""
 
     seconds: float
     cpu_seconds: float
