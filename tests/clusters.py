@@ -9,7 +9,27 @@ import threading
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import distributed
 import psutil
+
+
+@contextmanager
+def inside_cluster():
+    """A cluster object with two workers of one thread each, in this process."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+    ) as cluster:
+        yield cluster
+
+
+@contextmanager
+def inside_client():
+    """A client of two workers in this process."""
+    with (
+        inside_cluster() as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -22,6 +23,23 @@ from streammiml.errors import StoreError, StreammimlError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a write for which there was no space: full disk, quota, file size limit."""
+
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How a URL begins; ``Path`` joins its two slashes into one."""
+
+
+def local_path(path: str | os.PathLike[str], what: str, kind: str = "folder") -> Path:
+    """Path of a file or folder that is to be written; a URL is refused.
+
+    ``what`` names the results in the message, and ``kind`` is what the user should name.
+    """
+    if URL.match(os.fspath(path)):
+        raise StreammimlError(
+            f"{path} is a URL, and {what} are written to {kind}s of this machine only; name a "
+            f"{kind}, and upload it when it is complete"
+        )
+    return Path(path)
 
 
 def free_bytes(folder: Path) -> int:

@@ -1,27 +1,36 @@
-"""A pool on a Dask scheduler: a running one, or a local cluster that the pool starts."""
+"""A pool on a Dask scheduler: a running one, that of a client, or a local cluster of our own."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
+import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future as ConcurrentFuture
 from contextlib import ExitStack, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from importlib import import_module
+from importlib.metadata import distributions
 from itertools import islice
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 from streammiml._base.local_cluster import interrupt_deferred, start_cluster
-from streammiml._base.pool_interface import Item, Pool, Result, ignore_result
+from streammiml._base.pool_interface import (
+    Combined,
+    Item,
+    Pool,
+    Result,
+    ignore_result,
+    prefer_none,
+)
 from streammiml.config import format_size
 from streammiml.errors import StreammimlError
 
@@ -31,9 +40,28 @@ LOOK_SECONDS = 5
 LOST_SECONDS = 30
 # How long all workers may be paused; Dask pauses workers that hold too much memory.
 PAUSED_SECONDS = 60
-# Tasks per thread that are sent before the oldest one is finished, so that no thread is idle.
-AHEAD_ON_CLUSTER = 4
+# Tasks per thread that are sent ahead, so that no thread is idle, and the least number of them;
+# more are sent when half of them are done.
+AHEAD_ON_CLUSTER, LEAST_AHEAD = 4, 32
+# How many times as many tasks are held: sent, or done and waiting for an earlier one.
+HELD = 2
+# How many messages with results are on their way at the same time, at most. With more, messages
+# would be shorter; with one, a result would wait for the results that were done just before it.
+FETCHES = 3
+# Combined results of groups that this process holds at most.
+GROUPS_HELD = 2
 GONE = "the Dask scheduler is gone"
+# Text instead of a function of ours, since a worker may lack streammiml or have another version.
+_VERSION_OF_WORKER = """(
+    __import__("streammiml.scorer"),
+    next(
+        (
+            found.version
+            for found in __import__("importlib.metadata").metadata.distributions(name="streammiml")
+        ),
+        "unknown",
+    ),
+)[1]"""
 
 
 def _same(value: Result) -> Result:
@@ -47,31 +75,67 @@ def _is_stuck(worker: dict[str, Any]) -> bool:
     return worker["status"] == "paused" and not counts.get("executing")
 
 
+def default_client() -> Any:
+    """The client that Dask uses in this thread by default; None if there is none."""
+    # A client can only be there if its package is loaded.
+    distributed = sys.modules.get("distributed")
+    if distributed is None:
+        return None
+    with suppress(ValueError):
+        return distributed.default_client()
+    return None
+
+
+class _Fetch(NamedTuple):
+    """Results that are on their way to this process."""
+
+    futures: list[Any]
+    results: ConcurrentFuture[list[Any]]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all results are here, or an error."""
+        return self.results.done()
+
+
 class ClusterPool(Pool):
-    """A scheduler of ``distributed``: at an address, or of a local cluster of our own processes."""
+    """A scheduler of ``distributed``: at an address, of a client, or of a local cluster of our own.
+
+    ``where`` is the number of processes of our own cluster, an address, a client, which stays
+    open, or a Dask cluster object.
+    """
 
     is_remote = True
 
-    def __init__(self, where: int | str, memory: int | None = None) -> None:
+    def __init__(self, where: Any, memory: int | None = None) -> None:
         # Loaded late: distributed takes half a second, and pools of threads do not need it.
         self._distributed = import_module("distributed")
         self._is_own = isinstance(where, int)
         self._is_gone = self._is_interrupted = False
         self._memory = ""
+        self._shared: list[Any] = []
+        self._fetched_futures: list[Any] = []
+        if not isinstance(where, int | str):
+            self._check_client(where)
         with ExitStack() as stack:
             # We report failures ourselves, once.
             stack.enter_context(self._distributed.utils.silence_logging_cmgr(logging.CRITICAL))
-            address = where if isinstance(where, str) else start_cluster(where, memory, stack)
-            self._client = self._connect(address)
-            stack.callback(self._disconnect)
+            if isinstance(where, self._distributed.Client):
+                self._client = where
+            else:
+                address = start_cluster(where, memory, stack) if self._is_own else where
+                self._client = self._connect(address)
+                stack.callback(self._disconnect)
+            stack.callback(self._release_shared)
             self.dashboard = None if self._is_own else self._find_dashboard()
-            workers = self._first_workers(address)
+            workers = self._first_workers()
             self.n_threads = max(1, sum(worker["nthreads"] for worker in workers))
             # Read now for later messages: the limit of a dead worker cannot be read.
             limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
             if least := min(limits, default=memory):
                 self._memory = f" (the smallest has {format_size(least)})"
-            if isinstance(where, str):
+            # Processes of our own cluster run this very installation.
+            if not self._is_own:
                 self._check_imports()
             self._keep_copies(stack)
             self._note_interrupts(stack)
@@ -80,6 +144,40 @@ class ClusterPool(Pool):
     def close(self) -> None:
         """Leave the scheduler, or end our own cluster."""
         self._stack.close()
+
+    def _check_client(self, client: Any) -> None:
+        """Refuse what is neither a client nor a cluster, or cannot be used from this thread."""
+        kind = "client" if isinstance(client, self._distributed.Client) else "cluster"
+        if kind == "cluster" and not isinstance(getattr(client, "scheduler_address", None), str):
+            raise StreammimlError(
+                "client= takes a distributed.Client or a Dask cluster such as LocalCluster, got "
+                f"{type(client).__name__}; scheduler= takes an address"
+            )
+        status = getattr(client.status, "name", client.status)
+        if status in ("closing", "closed", "failed"):
+            raise StreammimlError(f"the {kind} of client= is closed; give one that is open")
+        if getattr(client, "asynchronous", False):
+            raise StreammimlError(
+                f"the {kind} of client= is asynchronous, and this call would block its event loop; "
+                "give a synchronous one, or call from another thread (asyncio.to_thread)"
+            )
+
+    def _release_shared(self) -> None:
+        """Let the scheduler forget all values: a client of the user's may stay open."""
+        self._release_fetched()
+        with suppress(RuntimeError):
+            for future in self._shared:
+                future.release()
+
+    def _release_fetched(self) -> None:
+        """Let workers forget the results that are here.
+
+        Called after new tasks are sent: Dask delays what is sent within 10 ms of another message to
+        the scheduler, and within 5 ms of another message to a worker.
+        """
+        with suppress(RuntimeError):
+            while self._fetched_futures:
+                self._fetched_futures.pop().release()
 
     def _disconnect(self) -> None:
         with interrupt_deferred(), suppress(OSError, AssertionError):
@@ -185,38 +283,76 @@ class ClusterPool(Pool):
             pass
         return link
 
-    def _first_workers(self, address: Any) -> list[dict[str, Any]]:
+    def _first_workers(self) -> list[dict[str, Any]]:
         """Wait for a worker; return what the scheduler knows about its workers."""
         try:
             self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except TimeoutError:
-            if self._workers():
+            if self._known_workers():
                 raise self._out_of_memory("all workers are paused, as they are") from None
+            address = self._client.scheduler.address
             raise StreammimlError(
                 f"the Dask scheduler at {address} has no workers; "
                 f"start some with dask worker {address}"
             ) from None
-        return self._workers()
+        return list(self._known_workers().values())
 
     def _check_imports(self) -> None:
-        """Refuse workers that cannot import what tasks need: the first task would kill them."""
-        try:
-            answers = self._client.run(
-                exec,
-                "import streammiml.scorer",
-                {},
-                on_error="return",
-                callback_timeout=LOST_SECONDS,
-            )
-        except OSError:
-            return  # A worker that does not answer now is noticed later.
-        for error in answers.values():
-            if isinstance(error, ImportError):
-                raise self._lacks_packages(error)
+        """Refuse workers that lack what tasks need, or have another version of streammiml.
 
-    def _workers(self) -> list[dict[str, Any]]:
-        """Return what the scheduler knows about its workers."""
-        return list(self._ask_scheduler("identity", n_workers=-1)["workers"].values())
+        The first task would kill the former; the latter might compute something else.
+        """
+        answers = self.on_every_worker(eval, _VERSION_OF_WORKER)
+        for answer in answers.values():
+            if isinstance(answer, ImportError):
+                raise self._lacks_packages(answer)
+        here = next((found.version for found in distributions(name="streammiml")), "unknown")
+        # A worker that did not answer is noticed later.
+        others = {
+            address: version
+            for address, version in answers.items()
+            if isinstance(version, str) and version != here
+        }
+        if others:
+            address, version = next(iter(others.items()))
+            raise StreammimlError(
+                f"{len(others)} of {len(answers)} workers have another version of streammiml: "
+                f"{address} has {version}, this process has {here}; install {here} on all workers"
+            )
+
+    def workers(self) -> dict[str, int]:
+        """See :meth:`Pool.workers`; workers may come and go."""
+        return {address: facts["nthreads"] for address, facts in self._known_workers().items()}
+
+    def least_memory(self) -> int | None:
+        """See :meth:`Pool.least_memory`."""
+        limits = [facts.get("memory_limit") for facts in self._known_workers().values()]
+        return min((limit for limit in limits if limit), default=None)
+
+    def on_every_worker(self, function: Callable[..., Any], *values: Any) -> dict[str, Any]:
+        """See :meth:`Pool.on_every_worker`."""
+        client = self._client
+
+        async def ask(address: str) -> Any:
+            answer = client.run(
+                function, *values, workers=[address], on_error="return", asynchronous=True
+            )
+            try:
+                return (await asyncio.wait_for(answer, LOST_SECONDS))[address]
+            except (OSError, KeyError) as error:
+                # The worker is gone, or does not answer.
+                return error if isinstance(error, TimeoutError) else OSError(f"{address} is gone")
+
+        async def ask_all(addresses: list[str]) -> list[Any]:
+            return await asyncio.gather(*map(ask, addresses))
+
+        addresses = list(self._known_workers())
+        answers = client.sync(ask_all, addresses)
+        return dict(zip(addresses, answers, strict=True))
+
+    def _known_workers(self) -> dict[str, dict[str, Any]]:
+        """Return what the scheduler knows about its workers, by address."""
+        return dict(self._ask_scheduler("identity", n_workers=-1)["workers"])
 
     def _ask_scheduler(self, handler: str, **arguments: Any) -> Any:
         """Call a handler of the scheduler; a scheduler that is gone or hangs is an error."""
@@ -235,15 +371,45 @@ class ClusterPool(Pool):
         worker that holds it, while a task runs again. The value is not replicated beforehand
         either: if the only worker is dead or lacks streammiml, Dask would wait forever.
         """
-        with warnings.catch_warnings():
-            # Dask takes a large argument for a mistake; here it is sent only once.
-            warnings.filterwarnings("ignore", "Sending large graph")
-            return self._submit(_same, value)
+        self._shared += self._send(_same, [value])
+        return self._shared[-1]
 
-    def _submit(self, task: Callable[..., Any], *values: Any) -> Any:
+    def release(self, shared: Any) -> None:
+        """See :meth:`Pool.release`."""
+        self._shared.remove(shared)
+        shared.release()
+
+    def _send(
+        self,
+        task: Callable[..., Any],
+        items: list[Any],
+        shared: tuple[Any, ...] = (),
+        prefer: Callable[[Any], str | None] = prefer_none,
+    ) -> list[Any]:
+        """Send tasks out, in one message for each preferred worker; futures are in order."""
         if self._client.status != "running":
             raise self._lost(GONE)
-        return self._client.submit(task, *values, pure=False)
+        numbers_of: dict[str | None, list[int]] = {}
+        for number, item in enumerate(items):
+            numbers_of.setdefault(prefer(item), []).append(number)
+        futures: list[Any] = [None] * len(items)
+        for worker, numbers in numbers_of.items():
+            where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+            with warnings.catch_warnings():
+                # Dask takes large arguments for a mistake; here each is sent only once.
+                warnings.filterwarnings("ignore", "Sending large graph")
+                sent = self._client.map(
+                    task,
+                    [items[number] for number in numbers],
+                    *([value] * len(numbers) for value in shared),
+                    pure=False,
+                    # Earlier messages first: results are wanted in order.
+                    fifo_timeout=0,
+                    **where,
+                )
+            for number, future in zip(numbers, sent, strict=True):
+                futures[number] = future
+        return futures
 
     def map(
         self,
@@ -251,30 +417,119 @@ class ClusterPool(Pool):
         items: Iterable[Item],
         *shared: Any,
         seen: Callable[[Result], None] = ignore_result,
+        prefer: Callable[[Item], str | None] = prefer_none,
     ) -> Iterator[Result]:
         """See :meth:`Pool.map`."""
+        return self._collect(lambda some: self._send(task, some, shared, prefer), items, seen)
+
+    def map_partitions(
+        self,
+        task: Callable[..., Result],
+        collection: Any,
+        *shared: Any,
+        each: Sequence[Any] | None = None,
+    ) -> Iterator[Result]:
+        """See :meth:`Pool.map_partitions`.
+
+        All tasks are sent at once, as partitions may share tasks that would run again otherwise.
+        """
+        if self._client.status != "running":
+            raise self._lost(GONE)
+        partitions = self._client.compute(list(collection.to_delayed()))
+        numbers = range(len(partitions))
+        more = [[value] * len(partitions) for value in shared]
+        if each is not None:
+            more.append(list(each))
+        futures = self._client.map(task, partitions, numbers, *more, pure=False)
+        # Only the tasks need the partitions; a worker forgets each once its task is done.
+        for future in partitions:
+            future.release()
+        del partitions
+        return self._collect(lambda some: some, futures, ignore_result)
+
+    def map_groups(
+        self,
+        task: Callable[..., Result],
+        groups: Iterable[Sequence[Item]],
+        combine: Callable[..., Combined],
+        *shared: Any,
+        prefer: Callable[[Item], str | None] = prefer_none,
+    ) -> Iterator[Combined]:
+        """See :meth:`Pool.map_groups`."""
+
+        def send(some: list[Sequence[Item]]) -> list[Any]:
+            items = [item for group in some for item in group]
+            results = iter(self._send(task, items, shared, prefer))
+            # A group is combined where most of its results are.
+            return [
+                self._client.submit(
+                    combine, list(islice(results, len(group))), *shared, pure=False, fifo_timeout=0
+                )
+                for group in some
+            ]
+
+        return self._collect(send, groups, ignore_result, most_held=GROUPS_HELD)
+
+    def _collect(
+        self,
+        send: Callable[[list[Item]], list[Any]],
+        items: Iterable[Item],
+        seen: Callable[[Result], None],
+        most_held: int | None = None,
+    ) -> Iterator[Result]:
+        """Yield the results of the futures that ``send`` makes of items, in order.
+
+        With ``most_held``, only the results that are wanted next are fetched, at most so many; the
+        others stay on the workers.
+        """
         remaining = iter(items)
+        # Futures of the items that are not yielded yet, in order; keys of those that failed; those
+        # that are done, but not fetched; and results that wait for an earlier one.
         ahead: deque[Any] = deque()
+        failed: set[str] = set()
+        done: list[Any] = []
         results: dict[str, Result] = {}
+        # Dask tells which futures are done, so that the cost of a task does not grow with the
+        # number of futures. Results are fetched while others are waited for.
+        completed = self._distributed.as_completed(loop=self._client.loop)
+        fetches: list[_Fetch] = []
+        n_ahead, n_running = max(LEAST_AHEAD, AHEAD_ON_CLUSTER * self.n_threads), 0
         try:
             while not self._is_interrupted:
-                for item in islice(remaining, AHEAD_ON_CLUSTER * self.n_threads - len(ahead)):
-                    ahead.append(self._submit(task, item, *shared))
+                # Many tasks in one message cost the scheduler half as much as many messages.
+                if 2 * n_running <= n_ahead:
+                    n_new = min(n_ahead - n_running, HELD * n_ahead - len(ahead))
+                    if new := list(islice(remaining, n_new)):
+                        futures = send(new)
+                        self._release_fetched()
+                        ahead.extend(futures)
+                        completed.update(futures)
+                        n_running += len(futures)
                 if not ahead:
                     return
-                waiting = [future for future in ahead if not future.done()]
-                if waiting and not ahead[0].done():
-                    self._wait(waiting)
-                for future in ahead:
-                    if future.status == "finished" and future.key not in results:
-                        results[future.key] = self._fetch(future)
-                        seen(results[future.key])
+                self._wait(completed, fetches)
+                finished, errors = self._sort_completed(completed)
+                done += finished
+                failed |= errors
+                n_running -= len(finished) + len(errors)
+                for fetch in [fetch for fetch in fetches if fetch.is_done]:
+                    for future, result in zip(fetch.futures, self._fetched(fetch), strict=True):
+                        results[future.key] = result
+                        self._fetched_futures.append(future)
+                        seen(result)
+                    fetches.remove(fetch)
                 while ahead and ahead[0].key in results:
                     yield results.pop(ahead.popleft().key)
-                if ahead and ahead[0].status == "cancelled":
-                    raise self._lost(GONE)
-                if ahead and ahead[0].status == "error":
+                if ahead and ahead[0].key in failed:
                     ahead[0].result()
+                wanted, later = done, []
+                if most_held is not None:
+                    next_keys = {future.key for future in islice(ahead, most_held)}
+                    wanted = [future for future in done if future.key in next_keys]
+                    later = [future for future in done if future.key not in next_keys]
+                if wanted and len(fetches) < FETCHES:
+                    fetches.append(self._start_fetch(wanted, completed))
+                    done = later
             raise KeyboardInterrupt
         except self._distributed.KilledWorker as error:
             raise self._out_of_memory(
@@ -293,33 +548,60 @@ class ClusterPool(Pool):
                 for future in ahead:
                     future.release()
 
-    def _wait(self, futures: list[Any]) -> None:
-        """Wait until one of the futures is done."""
+    def _wait(self, completed: Any, fetches: list[_Fetch]) -> None:
+        """Wait until a future is done, or results are fetched."""
 
-        def is_done() -> bool:
-            try:
-                with self._client.as_current():
-                    self._distributed.wait(
-                        futures, timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED"
-                    )
-            except TimeoutError:
-                return False
-            except self._distributed.CancelledError:
-                raise self._lost(GONE) from None
-            return True
+        def is_ready() -> bool:
+            return bool(completed.has_ready()) or any(fetch.is_done for fetch in fetches)
 
-        self._watch(is_done)
+        def is_ready_soon() -> bool:
+            with completed.thread_condition:
+                if not is_ready():
+                    completed.thread_condition.wait(LOOK_SECONDS)
+                return is_ready()
 
-    def _fetch(self, future: Any) -> Any:
-        """Return a result; if its worker died, Dask runs the task again elsewhere."""
-        fetching = asyncio.run_coroutine_threadsafe(
-            self._client.gather(future, asynchronous=True), self._client.loop.asyncio_loop
+        self._watch(is_ready_soon)
+
+    def _sort_completed(self, completed: Any) -> tuple[list[Any], set[str]]:
+        """Return the futures that finished since the last call, and the keys of those that failed.
+
+        A future whose result was lost with its worker is waited for again: Dask repeats its task.
+        """
+        finished, failed = [], set()
+        for future in completed.next_batch(block=False):
+            status = future.status
+            if status == "finished":
+                finished.append(future)
+            elif status == "error":
+                failed.add(future.key)
+            elif status == "cancelled":
+                raise self._lost(GONE)
+            else:
+                completed.add(future)
+        return finished, failed
+
+    def _start_fetch(self, futures: list[Any], completed: Any) -> _Fetch:
+        """Begin to fetch results, in one message, and end a wait for ``completed`` afterwards.
+
+        If a worker died with its results, Dask runs the tasks again elsewhere.
+        """
+
+        def wake(_: object) -> None:
+            with completed.thread_condition:
+                completed.thread_condition.notify()
+
+        results = asyncio.run_coroutine_threadsafe(
+            self._client.gather(futures, asynchronous=True), self._client.loop.asyncio_loop
         )
-        self._watch(lambda: bool(wait([fetching], timeout=LOOK_SECONDS).done))
+        results.add_done_callback(wake)
+        return _Fetch(futures, results)
+
+    def _fetched(self, fetch: _Fetch) -> list[Any]:
+        """Return the results of a fetch that is done."""
         try:
-            return fetching.result()
+            return list(fetch.results.result())
         except (OSError, self._distributed.CancelledError):
-            if future.status == "error":
+            if any(future.status == "error" for future in fetch.futures):
                 raise
             raise self._lost(GONE) from None
 
@@ -329,7 +611,7 @@ class ClusterPool(Pool):
         while not is_done():
             if self._is_interrupted:
                 raise KeyboardInterrupt
-            workers, now = self._workers(), monotonic()
+            workers, now = self._known_workers().values(), monotonic()
             if workers:
                 seen_at = now
             if not all(_is_stuck(worker) for worker in workers):
@@ -356,6 +638,4 @@ class ClusterPool(Pool):
 
     def _lost(self, what: str) -> StreammimlError:
         self._is_gone = True
-        return StreammimlError(
-            f"{what}; start the cluster again, and run the same command: finished parts are kept"
-        )
+        return StreammimlError(f"{what}; start the cluster again, and {self.goes_on}")

@@ -1,6 +1,6 @@
 """Decorators that compile functions, the cache of compiled code, and the time compiling takes.
 
-Three decorators, which differ only in how long a function takes to compile:
+Three decorators differ only in how long a function takes to compile:
 
 - ``njit``: Python calls it.
 - ``inner``: compiled functions call it. It has no wrapper that unpacks Python's arguments, which
@@ -10,6 +10,8 @@ Three decorators, which differ only in how long a function takes to compile:
   unless Python calls it. numba optimises a function once for itself and once more for every
   caller above it, so this is for functions in the middle of a chain that do little but call
   others. Large functions are slower to compile this way.
+
+The fourth, ``exact``, gives the same bits on every processor.
 
 numba's own cache notices edits in a function's file, but not in files of functions it calls. So the
 folder of the cache is named by a hash of this package's compiled sources and of numba's version.
@@ -100,12 +102,8 @@ def _decorated(function: Callable[..., Any], **options: Any) -> Any:
             # nogil lets the reader threads run. nnan and ninf stay out: a divergence must stay
             # visible; reassoc stays out: the order of a sum is ours. Nobody calls a function by
             # its C address, so no wrapper is compiled for that.
-            decorated = decorate(
-                nogil=True,
-                fastmath={"nsz", "arcp", "contract"},
-                no_cfunc_wrapper=True,
-                **options,
-            )(function)
+            options = {"fastmath": {"nsz", "arcp", "contract"}, **options}
+            decorated = decorate(nogil=True, no_cfunc_wrapper=True, **options)(function)
             if CACHE is not None and not config.DISABLE_JIT:
                 decorated._cache = _LockedCache(function)  # type: ignore[no-untyped-call]
             return decorated
@@ -133,6 +131,15 @@ def _lock_path() -> Path:
 def njit(function: Function) -> Function:
     """Compile a function that Python calls."""
     return _decorated(function)  # type: ignore[no-any-return]
+
+
+def exact(function: Function) -> Function:
+    """Compile a function that Python calls, with the same bits on every processor.
+
+    Its multiplications and additions are not fused, as they are in the other functions on
+    processors that can fuse them.
+    """
+    return _decorated(function, fastmath=False)  # type: ignore[no-any-return]
 
 
 def inlined(function: Function) -> Function:

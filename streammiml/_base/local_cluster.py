@@ -14,7 +14,12 @@ from typing import Any
 
 from dask import config as dask_config
 
-from streammiml._base.platform import allow_open_files, open_files, signals_blocked
+from streammiml._base.platform import (
+    allow_open_files,
+    kill_process,
+    open_files,
+    signals_blocked,
+)
 from streammiml.errors import StreammimlError
 
 LOOPBACK = "127.0.0.1"
@@ -22,6 +27,8 @@ LOOPBACK = "127.0.0.1"
 FILES_OF_SCHEDULER, FILES_OF_WORKER = 24, 10
 # The usual limit of a system. Workers inherit the limit, and keep files of stores open.
 USUAL_OPEN_FILES = 1024
+CLOSE_SECONDS = 10
+"""Deadline for closing what is left of a cluster whose closing failed."""
 _DASK_SETTINGS: dict[str, Any] = {
     # Dask makes malloc return freed memory at once, so that the system clears every page of the
     # next batch again: a fifth of a core. Our memory is bounded and reused.
@@ -98,10 +105,29 @@ def start_cluster(n_workers: int, memory: int | None, stack: ExitStack) -> Any:
         # Dask raises errors of many classes here, mostly RuntimeError.
         except Exception as error:
             raise _start_failed(n_workers, error) from error
-        stack.callback(interrupt_deferred()(cluster.close))
+        stack.callback(interrupt_deferred()(close_cluster), cluster)
         # Dask's diagnosis of garbage collection is a callback in which Ctrl-C would be lost.
         import_module("distributed.gc").disable_gc_diagnosis(force=True)
     return cluster
+
+
+def close_cluster(cluster: Any) -> None:
+    """Close a cluster of our own, whatever state its workers are in.
+
+    Dask raises an AssertionError if it is just restarting a worker that died. An error here would
+    replace the one that tells why the worker died, so the rest is closed by a second call.
+    """
+    processes = [nanny.process for nanny in cluster.workers.values()]
+    try:
+        cluster.close()
+    except Exception:
+        for process in processes:
+            if process is not None and process.pid:
+                kill_process(process.pid)
+        # Dask waits forever for a cluster whose status is "closing".
+        cluster.status = import_module("distributed.core").Status.failed
+        with suppress(Exception):
+            cluster.close(timeout=CLOSE_SECONDS)
 
 
 def _ensure_open_files(n_workers: int) -> None:

@@ -36,6 +36,10 @@ MODEL_TENSORS = {
     "shared": TensorSpec("float32", _SHARED),
     "labels": TensorSpec("float32", _LABELS),
     **_LIFT,
+    "calibration.platt": TensorSpec("float32", ("labels", "line"), is_optional=True),
+    "calibration.offsets": TensorSpec("int64", ("knot bounds",), is_optional=True),
+    "calibration.margins": TensorSpec("float32", ("knots",), is_optional=True),
+    "calibration.probabilities": TensorSpec("float32", ("knots",), is_optional=True),
 }
 """``lifted`` is 0 without a shared space; ``vectors`` counts the dummy label too."""
 

@@ -4,6 +4,7 @@ import os
 import time
 
 from streammiml._base import platform
+from streammiml._base.pool_interface import this_worker
 from streammiml.errors import StreammimlError
 
 HELD = []
@@ -11,6 +12,19 @@ HELD = []
 
 def square(item, shared):
     return item * item + shared
+
+
+def squares_and_shared(squares, shared):
+    return [*squares, shared]
+
+
+def combined_at(_squares, _shared):
+    return this_worker()
+
+
+def with_number(partition, number, shared):
+    """The items of a partition, with its number and a value for all partitions."""
+    return [*partition, number, shared]
 
 
 def refuse(item, _):
@@ -45,3 +59,7 @@ def fill(item, size):
 def nap(item, seconds):
     time.sleep(seconds)
     return item, os.getpid()
+
+
+def process_id():
+    return os.getpid()

@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from streammiml._base import atomic
-from streammiml._base.atomic import FolderLock, save_whole, write_atomically
+from streammiml._base.atomic import FolderLock, local_path, save_whole, write_atomically
 from streammiml.errors import StreammimlError
 from tests.stores import file_limit
 
@@ -100,3 +101,14 @@ def test_folder_lock__notices_that_its_file_was_replaced(tmp_path):
     assert not lock.is_in_place
     (tmp_path / "lock").touch()
     assert not lock.is_in_place
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://b", Path("https://host/page.html")])
+def test_local_path__refuses_urls(path):
+    with pytest.raises(StreammimlError, match=r"is a URL, and runs are written to folders of this"):
+        local_path(path, "runs")
+
+
+@pytest.mark.parametrize("path", ["run", "a:b", "./s3:/x", Path("/tmp/c:/d")])
+def test_local_path__takes_paths(path):
+    assert local_path(path, "runs") == Path(path)

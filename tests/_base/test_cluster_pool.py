@@ -1,16 +1,34 @@
+import asyncio
+import importlib.metadata
+import os
 import signal
 import struct
 import threading
+import time
 from itertools import islice
 
+import dask.bag
+import distributed
 import pytest
 
 from streammiml._base import cluster_pool
+from streammiml._base.cluster_pool import default_client
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.errors import StreammimlError
-from tests._base.pool_tasks import fail, fill, nap, square
-from tests.clusters import answering, outside_cluster, outside_processes
+from tests._base.pool_tasks import (
+    combined_at,
+    fail,
+    fill,
+    nap,
+    process_id,
+    refuse,
+    square,
+    squares_and_shared,
+    with_number,
+)
+from tests._base.test_thread_pool import GROUPS
+from tests.clusters import answering, inside_cluster, outside_cluster, outside_processes
 
 
 @pytest.mark.parametrize(
@@ -114,12 +132,15 @@ def test_outside_cluster__a_result_that_died_with_its_worker_is_told(monkeypatch
         outside_cluster(1) as (address, workers),
         open_pool(PoolOptions(scheduler=address)) as pool,
     ):
-        future = pool._submit(square, 3, 0)
-        pool._wait([future])
+        [future] = pool._send(square, [3], (0,))
+        with pool._client.as_current():
+            distributed.wait(future, timeout=30)
         workers[0].kill()
         workers[0].wait()
+        completed = distributed.as_completed(loop=pool._client.loop)
+        fetch = pool._start_fetch([future], completed)
         with pytest.raises(StreammimlError, match=r"^all workers of the Dask scheduler are gone;"):
-            pool._fetch(future)
+            pool._wait(completed, [fetch])
 
 
 @pytest.mark.slow
@@ -174,3 +195,243 @@ def test_outside_cluster__has_the_dashboard_that_there_is(dashboard):
         with open_pool(PoolOptions(scheduler=address)) as pool:
             address_of_page = pool.dashboard
         assert (address_of_page is not None) == dashboard
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with inside_cluster() as made:
+        yield made
+
+
+def wait_aside(event):
+    """Wait for an event, and let the worker's thread do other tasks meanwhile.
+
+    Otherwise tasks that Dask keeps for this worker, as it does where moving their data seems dear,
+    would wait behind this one.
+    """
+    distributed.secede()
+    assert event.wait(60)
+
+
+def test_client__is_used_and_stays_open(cluster):
+    with distributed.Client(cluster, set_as_default=False) as client:
+        with open_pool(PoolOptions(client=client)) as pool:
+            assert pool.n_threads == 2
+            assert list(pool.map(square, range(20), pool.share(1))) == [
+                item * item + 1 for item in range(20)
+            ]
+        assert client.status == "running"
+        assert client.submit(square, 3, 0).result(timeout=30) == 9
+        assert not [key for key in client.futures if key.startswith("_same")]
+
+
+def test_partitions__are_computed_on_the_workers_and_forgotten(cluster):
+    lazy = dask.bag.from_sequence(range(120), npartitions=60).map(lambda item: item * 2)
+    with distributed.Client(cluster, set_as_default=False) as client:
+        with open_pool(PoolOptions(client=client)) as pool:
+            results = list(pool.map_partitions(with_number, lazy, "x"))
+        assert results == [[4 * i, 4 * i + 2, i, "x"] for i in range(60)]
+        deadline = time.monotonic() + 30
+        while client.futures and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not client.futures
+
+
+def test_default_client__is_the_one_that_dask_uses(cluster):
+    assert default_client() is None
+    with distributed.Client(cluster) as client:
+        assert default_client() is client
+
+
+def test_map__a_slow_task_delays_only_what_comes_after_the_window(cluster):
+    n_items, n_held = 300, cluster_pool.HELD * cluster_pool.LEAST_AHEAD
+    drawn, seen = [], []
+
+    def items():
+        for item in range(n_items):
+            drawn.append(item)
+            yield item
+
+    def nap_first(item, event):
+        if item == 0:
+            wait_aside(event)
+        return item
+
+    def free_the_first(item):
+        seen.append(item)
+        if len(seen) == n_held - 1:
+            waiting.set()
+
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        waiting = distributed.Event("slow", client=pool._client)
+        results = pool.map(nap_first, items(), waiting, seen=free_the_first)
+        assert next(results) == 0
+        assert len(drawn) == n_held
+        assert sorted(seen) == list(range(n_held))
+        assert seen[-1] == 0
+        assert list(results) == list(range(1, n_items))
+    assert sorted(seen) == drawn == list(range(n_items))
+
+
+def test_map__an_error_is_raised_in_its_place(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        results = pool.map(refuse, range(40), None)
+        assert list(islice(results, 5)) == list(range(5))
+        with pytest.raises(StreammimlError, match=r"^five is refused$"):
+            next(results)
+        assert list(pool.map(refuse, range(3), None)) == [0, 1, 2]
+
+
+def test_groups__are_combined_on_workers_and_shared_values_are_released(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        for turn in range(2):
+            shared = pool.share(turn)
+            combined = list(pool.map_groups(square, GROUPS, squares_and_shared, shared))
+            assert combined == [[*(item * item + turn for item in group), turn] for group in GROUPS]
+            pool.release(shared)
+        assert pool._shared == []
+        [worker] = pool.map_groups(square, [[1]], combined_at, 0)
+        assert worker in pool.workers()
+
+
+def test_groups__an_error_of_a_task_is_raised_in_the_place_of_its_group(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        combined = pool.map_groups(refuse, [[3, 4], [5, 6]], squares_and_shared, 0)
+        assert next(combined) == [3, 4, 0]
+        with pytest.raises(StreammimlError, match=r"^five is refused$"):
+            next(combined)
+
+
+def test_groups__of_which_few_results_are_held_while_the_first_is_waited_for(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        is_first_done = distributed.Event("first", client=pool._client)
+        n_done, fetched, start_fetch = [], [], pool._start_fetch
+
+        def combine(results, event):
+            if results == [0]:
+                wait_aside(event)
+            return results
+
+        def start(futures, completed):
+            fetched.extend(futures)
+            return start_fetch(futures, completed)
+
+        def sort(completed, sort_completed=pool._sort_completed):
+            finished, failed = sort_completed(completed)
+            n_done.extend(finished)
+            if len(n_done) == 9 and finished:
+                is_first_done.set()
+                assert len(fetched) <= cluster_pool.GROUPS_HELD
+            return finished, failed
+
+        pool._start_fetch, pool._sort_completed = start, sort
+        groups = [[item] for item in range(10)]
+        combined = pool.map_groups(lambda item, _: item, groups, combine, is_first_done)
+        assert list(combined) == groups
+
+
+def test_map__large_items_are_sent_without_a_warning(cluster, recwarn):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        assert list(pool.map(len, [b"x" * (11 << 20)])) == [11 << 20]
+    assert not [warning for warning in recwarn if "large graph" in str(warning.message)]
+
+
+def test_client__of_a_cluster_is_our_own(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        client = pool._client
+        assert list(pool.map(square, [3], 0)) == [9]
+    assert client.status == "closed"
+    assert cluster.status == distributed.Status.running
+
+
+def test_client__in_its_own_event_loop_is_refused_and_works_from_another_thread(cluster):
+    def score(client):
+        with open_pool(PoolOptions(client=client)) as pool:
+            return list(pool.map(square, [3], pool.share(1)))
+
+    async def try_both():
+        address = cluster.scheduler_address
+        async with distributed.Client(address, asynchronous=True, set_as_default=False) as client:
+            with pytest.raises(StreammimlError, match=r"^the client of client= is asynchronous, "):
+                score(client)
+            return await asyncio.to_thread(score, client)
+
+    assert asyncio.run(try_both()) == [10]
+
+
+def test_client__that_is_closed_or_something_else_is_refused(cluster):
+    with distributed.Client(cluster, set_as_default=False) as client:
+        pass
+    with pytest.raises(StreammimlError, match=r"^the client of client= is closed; give one that"):
+        open_pool(PoolOptions(client=client))
+    message = (
+        r"^client= takes a distributed.Client or a Dask cluster such as LocalCluster, got dict"
+    )
+    with pytest.raises(StreammimlError, match=message):
+        open_pool(PoolOptions(client={}))
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as closed:
+        pass
+    with pytest.raises(StreammimlError, match=r"^the cluster of client= is closed; give one that"):
+        open_pool(PoolOptions(client=closed))
+
+
+def test_client__workers_with_another_version_are_refused(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_pool, "distributions", lambda **_: [FakeDistribution])
+    version = importlib.metadata.version("streammiml")
+    message = (
+        r"^2 of 2 workers have another version of streammiml: \S+ has "
+        rf"{version}, this process has 99.1; install 99.1 on all workers$"
+    )
+    with pytest.raises(StreammimlError, match=message):
+        open_pool(PoolOptions(client=cluster))
+
+
+class FakeDistribution:
+    version = "99.1"
+
+
+@pytest.mark.slow
+def test_prefer__a_task_runs_on_its_worker_and_elsewhere_if_that_one_is_gone():
+    with outside_cluster(2) as (address, workers):
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=30)
+        with open_pool(PoolOptions(scheduler=address)) as pool:
+            pid_of = pool.on_every_worker(process_id)
+            assert sorted(pid_of.values()) == sorted(worker.pid for worker in workers)
+            assert pool.workers() == dict.fromkeys(pid_of, 1)
+            addresses = list(pid_of)
+
+            def prefer(item):
+                return addresses[item % 2]
+
+            answers = list(pool.map(nap, range(20), 0.01, prefer=prefer))
+            pids = [pid_of[address] for address in addresses]
+            n_there = sum(pid == pids[item % 2] for item, pid in answers)
+            # Idle workers may steal tasks that others can run.
+            assert n_there >= 15
+            os.kill(pids[0], signal.SIGKILL)
+            answers = list(pool.map(nap, range(20), 0.01, prefer=prefer))
+            assert [item for item, _ in answers] == list(range(20))
+            assert {pid for _, pid in answers} == {pids[1]}
+            answers = list(pool.map(nap, range(4), 0, prefer=lambda _: "tcp://127.0.0.1:1"))
+            assert {pid for _, pid in answers} == {pids[1]}
+
+
+@pytest.mark.slow
+def test_every_worker__gives_its_answer_its_error_or_a_timeout(monkeypatch):
+    monkeypatch.setattr(cluster_pool, "LOST_SECONDS", 2)
+    with outside_cluster(2) as (address, workers):
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=30)
+        with open_pool(PoolOptions(scheduler=address)) as pool:
+            errors = pool.on_every_worker(refuse, 5, None)
+            assert [type(error) for error in errors.values()] == [StreammimlError] * 2
+            pid_of = pool.on_every_worker(process_id)
+            workers[0].send_signal(signal.SIGSTOP)
+            answers = pool.on_every_worker(process_id)
+            workers[0].send_signal(signal.SIGCONT)
+    for address, pid in pid_of.items():
+        if pid == workers[0].pid:
+            assert isinstance(answers[address], TimeoutError)
+        else:
+            assert answers[address] == pid

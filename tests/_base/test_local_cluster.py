@@ -3,6 +3,7 @@ import os
 import signal
 import socket
 import ssl
+import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException
@@ -67,6 +68,36 @@ def test_local_cluster__errors_and_dead_workers_are_told():
             list(pool.map(need, [3], shared))
         with pytest.raises(StreammimlError, match=r"run out of memory .*; lower --block-bytes"):
             list(pool.map(die, [1], shared))
+
+
+def is_gone(process_id):
+    """Whether a process ends within a minute."""
+    for _ in range(600):
+        try:
+            os.kill(process_id, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_local_cluster__closes_while_dask_restarts_a_worker(monkeypatch):
+    """Dask's nanny cannot kill a process that has not started, and says so by an AssertionError."""
+    with open_pool(PoolOptions(workers=2)) as pool:
+        [answer] = pool.map(nap, [0], pool.share(0.01))
+        cluster = pool._client.cluster
+        calls = []
+
+        async def cannot_kill(nanny, **_):
+            calls.append(nanny)
+            raise AssertionError("can only join a started process")
+
+        monkeypatch.setattr(distributed.Nanny, "kill", cannot_kill)
+    assert calls
+    assert cluster.status.name == "closed"
+    assert cluster.scheduler.status.name == "closed"
+    assert is_gone(answer[1])
 
 
 @pytest.mark.slow

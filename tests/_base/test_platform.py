@@ -41,6 +41,13 @@ def kernel_files(monkeypatch, **texts):
 
 
 @on_linux
+def test_kill_process__ends_it_at_once_and_may_be_repeated():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    platform.kill_process(child.pid)
+    assert child.wait(60) == -signal.SIGKILL
+    platform.kill_process(child.pid)
+
+
 def test_usable_cores__are_those_of_the_process():
     assert platform.usable_cores() == len(os.sched_getaffinity(0))
 

@@ -1,61 +1,29 @@
-from itertools import count, islice
+"""Opening a pool: the module of the chosen one is loaded, and no other."""
+
+import subprocess
+import sys
 
 import pytest
 
-from streammiml._base import platform
+from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
+from streammiml._base.thread_pool import ThreadPool
 from streammiml.errors import StreammimlError
-from tests._base.pool_tasks import hoard, refuse, square
 
 
-@pytest.mark.parametrize("n_items", [0, 1, 63, 64, 65, 200])
-def test_threads__give_results_in_order(n_items):
-    with open_pool(PoolOptions(threads=2)) as pool:
-        results = list(pool.map(square, range(n_items), pool.share(1)))
-    assert results == [item * item + 1 for item in range(n_items)]
+def test_open_pool__without_options_has_a_thread_for_each_core():
+    with open_pool(PoolOptions(), relief="--memory") as pool:
+        assert isinstance(pool, ThreadPool)
+        assert (pool.n_threads, pool.relief) == (usable_cores(), "--memory")
 
 
-def test_threads__each_result_is_seen_before_it_is_given_out():
-    seen = []
-    with open_pool(PoolOptions(threads=2)) as pool:
-        for number, result in enumerate(pool.map(square, range(100), 0, seen=seen.append)):
-            assert result in seen
-            assert len(seen) > number
-    assert sorted(seen) == [item * item for item in range(100)]
+def test_open_pool__a_client_of_another_kind_is_refused():
+    with pytest.raises(StreammimlError, match=r"client= takes a .* or a Dask cluster"):
+        open_pool(PoolOptions(client=object()))
 
 
-def test_threads__draw_items_as_they_are_needed():
-    with open_pool(PoolOptions(threads=2)) as pool:
-        assert list(islice(pool.map(square, count(), 0), 3)) == [0, 1, 4]
-
-
-def test_threads__an_error_is_raised_as_it_is():
-    with (
-        open_pool(PoolOptions(threads=2)) as pool,
-        pytest.raises(StreammimlError, match=r"^five is refused$"),
-    ):
-        list(pool.map(refuse, range(10), None))
-
-
-def test_threads__out_of_memory_says_which_option_to_lower():
-    message = (
-        r"^a task ran out of memory \(Unable to allocate 7 TiB\); lower --memory, or --threads$"
-    )
-    with (
-        open_pool(PoolOptions(threads=2), relief="--memory") as pool,
-        pytest.raises(StreammimlError, match=message),
-    ):
-        list(pool.map(hoard, [7], None))
-
-
-def test_threads__do_not_look_into_items():
-    """Dask takes tuples and lists for parts of a graph; here they are what they are."""
-    items = [("a", 1), [len, "abc"], (len, "abc"), {"k": (sum, [1])}]
-    with open_pool(PoolOptions(threads=2)) as pool:
-        results = list(pool.map(lambda item: item, items))
-    assert results == items
-
-
-def test_pool__takes_the_cores_there_are():
-    assert open_pool(PoolOptions()).n_threads == platform.usable_cores()
+def test_pool__importing_it_loads_no_dask():
+    code = "import streammiml._base.pool, sys; print('dask' in sys.modules)"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert child.stdout.strip() == "False", child.stderr

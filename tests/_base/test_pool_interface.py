@@ -14,6 +14,8 @@ from streammiml.errors import StreammimlError
         ({"workers": -1}, "^workers must be at least 1, got -1$"),
         ({"threads": 1, "workers": 1}, "^give one of --threads and --workers, not both$"),
         ({"workers": 1, "scheduler": ""}, "^give one of --workers and --scheduler, not both$"),
+        ({"threads": 1, "client": "x"}, "^give one of --threads and client=, not both$"),
+        ({"scheduler": "x", "client": "x"}, "^give one of --scheduler and client=, not both$"),
         ({"threads": 2, "worker_memory": "1GiB"}, "^--worker-memory is for the processes of --wo"),
         ({"workers": 1, "worker_memory": "much"}, "^worker_memory must be a size such as"),
         ({"workers": 1, "worker_memory": 0}, "^worker_memory must be at least 1 B, got 0$"),

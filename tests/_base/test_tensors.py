@@ -54,5 +54,7 @@ def test_check_tensors__without_sizes_looks_at_names_and_dtypes():
 
 def test_tables__of_model_and_checkpoint_agree_on_what_both_hold():
     for name, spec in MODEL_TENSORS.items():
+        if name.startswith("calibration."):
+            continue  # Fitted after the last checkpoint.
         group = "weights" if name in ("shared", "labels") else "lift"
         assert CHECKPOINT_TENSORS[f"{group}.{name}"] == spec

@@ -1,0 +1,112 @@
+"""A pool of threads of this process, on Dask's threaded scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from dask.base import compute
+from dask.callbacks import Callback
+from dask.delayed import delayed
+
+from streammiml._base.pool_interface import (
+    Item,
+    Pool,
+    Result,
+    ignore_result,
+    prefer_none,
+)
+from streammiml.errors import StreammimlError
+
+# Tasks per thread in a window. At the end of a window some threads are idle; in a long window this
+# is a small share of the time.
+WINDOW_OF_THREADS = 32
+
+
+class ThreadPool(Pool):
+    """Dask's threaded scheduler."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+
+    def share(self, value: Any) -> Any:
+        """Return the value itself: threads share memory."""
+        return value
+
+    def release(self, shared: Any) -> None:
+        """Do nothing: the pool keeps no copy."""
+
+    def workers(self) -> dict[str, int]:
+        """See :meth:`Pool.workers`."""
+        return {"": self.n_threads}
+
+    def on_every_worker(self, function: Callable[..., Any], *values: Any) -> dict[str, Any]:
+        """See :meth:`Pool.on_every_worker`; here, the function runs in the calling thread."""
+        try:
+            return {"": function(*values)}
+        except Exception as error:
+            return {"": error}
+
+    def close(self) -> None:
+        """Do nothing: Dask keeps its threads for later calls."""
+
+    def map(
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        *shared: Any,
+        seen: Callable[[Result], None] = ignore_result,
+        prefer: Callable[[Item], str | None] = prefer_none,  # noqa: ARG002
+    ) -> Iterator[Result]:
+        """See :meth:`Pool.map`."""
+        remaining = iter(items)
+        size = WINDOW_OF_THREADS * self.n_threads
+        while window := list(islice(remaining, size)):
+            # Arguments are bound beforehand: Dask would search them for tasks, and there are none.
+            # Dask begins with the task of the highest key, which is the first one here.
+            calls = [
+                delayed(partial(task, item, *shared), pure=False, traverse=False)(
+                    dask_key_name=f"{len(window) - number:09}"
+                )
+                for number, item in enumerate(window)
+            ]
+            watching = Callback(  # type: ignore[no-untyped-call]
+                posttask=lambda _key, result, *_: seen(result)
+            )
+            try:
+                with watching:
+                    results = compute(  # type: ignore[no-untyped-call]
+                        *calls,
+                        scheduler="threads",
+                        num_workers=self.n_threads,
+                        optimize_graph=False,
+                        traverse=False,
+                    )
+            except MemoryError as error:
+                raise self._out_of_memory(error) from error
+            yield from results
+
+    def map_partitions(
+        self,
+        task: Callable[..., Result],
+        collection: Any,
+        *shared: Any,
+        each: Sequence[Any] | None = None,
+    ) -> Iterator[Result]:
+        """See :meth:`Pool.map_partitions`; one call computes all, as partitions may share tasks."""
+        lazy_task = delayed(task, pure=False)
+        calls = [
+            lazy_task(partition, number, *shared, *(() if each is None else (each[number],)))
+            for number, partition in enumerate(collection.to_delayed())
+        ]
+        try:
+            yield from compute(*calls, scheduler="threads", num_workers=self.n_threads)  # type: ignore[no-untyped-call]
+        except MemoryError as error:
+            raise self._out_of_memory(error) from error
+
+    def _out_of_memory(self, error: MemoryError) -> StreammimlError:
+        return StreammimlError(
+            f"a task ran out of memory ({error}); lower {self.relief}, or --threads"
+        )
