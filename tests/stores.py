@@ -17,6 +17,7 @@ import numpy as np
 
 from streammiml.bags import array_writer, parquet_parts, parquet_write, zarr_parts, zarr_write
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import Kept, as_texts, columns_of
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.prepared_bags import PreparedBags, prepare
 from streammiml.bags.store import BagStore
@@ -132,8 +133,25 @@ def made_block(
 
 
 def plain(block: BagBlock) -> BagBlock:
-    """The block without row labels and ids."""
-    return replace(block, row_labels=None, bag_ids=None)
+    """The block without row labels, ids and kept columns."""
+    return replace(block, row_labels=None, bag_ids=None, kept={})
+
+
+def made_kept(n_rows: int) -> Kept:
+    """Kept columns of each form: places of two numbers, times with a gap, and texts."""
+    numbers = np.arange(n_rows)
+    times = numbers / 8
+    times[::5] = np.nan
+    return {
+        "coords": np.stack([numbers * 256, numbers % 7 - 3], axis=1),
+        "time": times,
+        "note": as_texts(f"r\u00f6w {i}" * (i % 3) for i in numbers),
+    }
+
+
+def with_kept(block: BagBlock) -> BagBlock:
+    """The block with kept columns."""
+    return replace(block, kept=made_kept(block.n_rows))
 
 
 def as_sparse(block: BagBlock) -> BagBlock:
@@ -165,6 +183,7 @@ def write_store(path: Path, block: BagBlock, **changes) -> BagStore:
         "sparse": isinstance(rows, SparseRows),
         "row_labels": block.row_labels is not None,
         "bag_ids": block.bag_ids is not None,
+        "kept": columns_of(block.kept),
     }
     return write_parts(path, StoreSpec(**{**fields, **changes}), [block])
 
@@ -182,6 +201,7 @@ def assert_same(got: BagBlock, want: BagBlock) -> None:
     assert_equal(got.bag_offsets, want.bag_offsets, "bag_offsets")
     assert_equal(got.label_offsets, want.label_offsets, "label_offsets")
     assert_equal(got.label_indices, want.label_indices, "label_indices")
+    assert_same_kept(got.kept, want.kept)
     assert (got.row_labels is None) == (want.row_labels is None)
     if got.row_labels is not None and want.row_labels is not None:
         assert_equal(got.row_labels, want.row_labels, "row_labels")
@@ -194,6 +214,17 @@ def assert_same(got: BagBlock, want: BagBlock) -> None:
     else:
         assert isinstance(got.rows, np.ndarray)
         assert_equal(got.rows, want.rows, "rows")
+
+
+def assert_same_kept(got: Kept, want: Kept) -> None:
+    """The same values of kept columns, NaN and all."""
+    assert sorted(got) == sorted(want)
+    for name, values in want.items():
+        if values.dtype == object:
+            assert got[name].dtype == object
+            assert got[name].tolist() == values.tolist(), name
+        else:
+            assert_equal(got[name], values, name)
 
 
 def read_together(store, ranges):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import KEPT_DTYPES, TEXT, Kept, as_texts, columns_of
 from streammiml.bags.layout import CODECS, ROW_DTYPES
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.validate import StoreSpec
@@ -56,7 +57,29 @@ def cuttings() -> st.SearchStrategy:
 
 
 @st.composite
-def blocks(draw, *, ids: bool | None = None, min_bags: int = 1, dtype: str | None = None):
+def kept_columns(draw, n_rows: int) -> Kept:
+    """Up to three kept columns: numbers of any type, NaN among them, wide ones, and texts."""
+    kept: Kept = {}
+    for name in draw(st.sets(st.sampled_from(["x", "long name", "y-2"]), max_size=3)):
+        dtype = draw(st.sampled_from(KEPT_DTYPES))
+        if dtype == TEXT:
+            kept[name] = as_texts(draw(st.lists(names, min_size=n_rows, max_size=n_rows)))
+            continue
+        width = draw(st.integers(1, 3))
+        shape = (n_rows,) if width == 1 else (n_rows, width)
+        kept[name] = draw(hnp.arrays(dtype, shape))
+    return kept
+
+
+@st.composite
+def blocks(
+    draw,
+    *,
+    ids: bool | None = None,
+    min_bags: int = 1,
+    dtype: str | None = None,
+    kept: bool = False,
+):
     """Blocks of 1 to 7 bags, dense or sparse, of any stored type, with or without the rest."""
     counts = draw(st.lists(st.integers(1, 4), min_size=min_bags, max_size=7))
     n_features, n_labels = draw(st.integers(1, 5)), draw(st.integers(0, 4))
@@ -81,13 +104,14 @@ def blocks(draw, *, ids: bool | None = None, min_bags: int = 1, dtype: str | Non
         np.array([i for own in labels for i in sorted(own)], np.int32),
         row_labels,
         bag_ids,
+        draw(kept_columns(shape[0])) if kept and draw(st.booleans()) else {},
     )
 
 
 @st.composite
 def corpora(draw, **fixed):
     """Blocks with a codec, a chunk size, and cuts into parts, of which some may be empty."""
-    block = draw(blocks(**fixed))
+    block = draw(blocks(**{"kept": True, **fixed}))
     is_sparse = not isinstance(block.rows, np.ndarray)
     label_arrays = [block.label_indices] + ([] if block.row_labels is None else [block.row_labels])
     top = int(max(array.max(initial=-1) for array in label_arrays))
@@ -100,6 +124,7 @@ def corpora(draw, **fixed):
         bag_ids=block.bag_ids is not None,
         codec=draw(st.sampled_from(["auto", *CODECS])),
         chunk_bytes=draw(st.sampled_from([1, 10, 40, 1 << 18])),
+        kept=columns_of(block.kept),
     )
     cuts = sorted(draw(st.lists(st.integers(0, len(block)), max_size=4)))
     return Corpus(spec, block, cuts)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags import kept_columns
+from streammiml.bags.kept_columns import Kept
 from streammiml.bags.offsets import from_sizes, gather
 from streammiml.errors import StreammimlError
 
@@ -37,14 +39,27 @@ def check_shapes(bags: Sequence[Any]) -> None:
             )
 
 
-class Bag(NamedTuple):
-    """One bag of a store."""
-
+class _Bag(NamedTuple):
     rows: NDArray[Any]
     """Rows as a dense array (rows, features)."""
     labels: NDArray[np.int32]
     """Numbers of the labels that the bag carries."""
     id: str
+
+
+class Bag(_Bag):
+    """One bag of a store: a tuple of three, with the values of kept columns beside it."""
+
+    kept: Kept
+    """Values of kept columns by name, each with one item for each row."""
+
+    def __new__(
+        cls, rows: NDArray[Any], labels: NDArray[np.int32], id: str, kept: Kept | None = None
+    ) -> Bag:
+        """Make a bag; ``rows, labels, id = bag`` takes it apart."""
+        bag = super().__new__(cls, rows, labels, id)
+        bag.kept = {} if kept is None else kept
+        return bag
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +123,8 @@ class BagBlock:
     label_indices: NDArray[np.int32]
     row_labels: NDArray[np.int32] | None = None
     bag_ids: list[str] | None = None
+    kept: Kept = field(default_factory=dict)
+    """Values of kept columns by name; see ``kept_columns.py``."""
 
     def __len__(self) -> int:
         return len(self.bag_offsets) - 1
@@ -132,7 +149,8 @@ class BagBlock:
             arrays += [rows.offsets, rows.columns, rows.values]
         arrays += [self.bag_offsets, self.label_offsets, self.label_indices]
         arrays += [] if self.row_labels is None else [self.row_labels]
-        return sum(array.nbytes for array in arrays)
+        kept = sum(map(kept_columns.n_bytes, self.kept.values()))
+        return sum(array.nbytes for array in arrays) + kept
 
     @property
     def top_label(self) -> int:
@@ -151,6 +169,11 @@ class BagBlock:
             return self.rows.slice(start, stop).dense()
         return self.rows[start:stop]
 
+    def kept_of(self, bag: int) -> Kept:
+        """Values of kept columns for the rows of one bag."""
+        own = slice(int(self.bag_offsets[bag]), int(self.bag_offsets[bag + 1]))
+        return {name: values[own] for name, values in self.kept.items()}
+
     def slice(self, start: int, stop: int) -> BagBlock:
         """Bags ``start`` to ``stop``; they share memory with this block."""
         bags = self.bag_offsets[start : stop + 1]
@@ -164,6 +187,7 @@ class BagBlock:
             label_indices=self.label_indices[labels[0] : labels[-1]],
             row_labels=None if self.row_labels is None else self.row_labels[first:last],
             bag_ids=None if self.bag_ids is None else self.bag_ids[start:stop],
+            kept={name: values[first:last] for name, values in self.kept.items()},
         )
 
     def take(self, bags: I64) -> BagBlock:
@@ -178,6 +202,7 @@ class BagBlock:
             label_indices=self.label_indices[labels],
             row_labels=None if self.row_labels is None else self.row_labels[rows],
             bag_ids=None if self.bag_ids is None else [self.bag_ids[i] for i in bags],
+            kept={name: values[rows] for name, values in self.kept.items()},
         )
 
     @classmethod
@@ -225,4 +250,8 @@ class BagBlock:
             label_indices=np.concatenate([b.label_indices for b in blocks]),
             row_labels=np.concatenate(row_labels) if row_labels else None,
             bag_ids=[*chain.from_iterable(ids)] if ids else None,
+            kept={
+                name: np.concatenate([block.kept[name] for block in blocks])
+                for name in blocks[0].kept
+            },
         )

@@ -10,16 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from streammiml.bags.kept_columns import (
+    KEPT_DTYPES,
+    KeptColumn,
+    column_name,
+    columns_in,
+    is_kept,
+    is_offsets,
+    name_problem,
+)
 from streammiml.errors import StoreError
 
 FORMAT_VERSION = 1
+KEPT_VERSION = 2
+"""Version of stores with kept columns; all others have ``FORMAT_VERSION``."""
 FOLDER = "_streammiml"
 MANIFEST = f"{FOLDER}/manifest.json"
 # Names the process that writes a store under a URL, until the store is complete.
@@ -111,12 +122,15 @@ def refuse_huge(where: str, nbytes: int, elements: int, instead: str) -> None:
             )
 
 
-def array_names(*, sparse: bool, row_labels: bool, bag_ids: bool) -> list[str]:
+def array_names(
+    *, sparse: bool, row_labels: bool, bag_ids: bool, kept: Sequence[KeptColumn] = ()
+) -> list[str]:
     """Names of the arrays of a store, in the order in which they are written."""
     names = ["bag_offsets", "label_offsets", "label_indices"]
     names += ["row_offsets", "columns", "values"] if sparse else ["rows"]
     names += ["row_labels"] if row_labels else []
-    return names + (["bag_id_offsets", "bag_id_bytes"] if bag_ids else [])
+    names += ["bag_id_offsets", "bag_id_bytes"] if bag_ids else []
+    return names + [name for column in kept for name in column.arrays]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +141,7 @@ class ArrayEntry:
     length: int
     """Elements along the first axis; a row of ``rows`` is one element."""
     width: int
-    """Values in an element: the number of features for ``rows``, else 1."""
+    """Values in an element: the number of features for ``rows``, 1 for most arrays."""
     coding: str
     """How chunks are coded: ``raw``, ``tail`` (values are the end of the chunk), or a codec."""
     pages: list[list[int]]
@@ -177,10 +191,10 @@ class Manifest:
             raise StoreError(
                 f"{name}/{MANIFEST} is damaged (not a manifest); convert or seal the store again"
             ) from None
-        if version > FORMAT_VERSION:
+        if version > KEPT_VERSION:
             raise StoreError(
                 f"{name} was written by store format {version}, this reads up to "
-                f"{FORMAT_VERSION}; install a newer streammiml"
+                f"{KEPT_VERSION}; install a newer streammiml"
             )
         checksummed = {"format": "streammiml store", **body, "format_version": version}
         if checksum != _checksum(checksummed):
@@ -195,6 +209,11 @@ class Manifest:
         arrays = {key: ArrayEntry(**entry) for key, entry in body.pop("arrays").items()}
         return cls(**body, arrays=arrays, format_version=version)
 
+    @property
+    def kept(self) -> tuple[KeptColumn, ...]:
+        """The kept columns, by name."""
+        return columns_in({name: (e.dtype, e.width) for name, e in self.arrays.items()})
+
     def contradiction(self) -> str:
         """First contradiction between fields; empty if there is none."""
         return next(self._contradictions(), "")
@@ -204,30 +223,36 @@ class Manifest:
         bags, rows = self.n_bags + 1, self.n_rows
         lengths = {"bag_offsets": bags, "label_offsets": bags, "bag_id_offsets": bags}
         lengths |= {"rows": rows, "row_labels": rows, "row_offsets": rows + 1}
+        kept = self.kept
         names = array_names(
             sparse=self.sparse,
             row_labels="row_labels" in self.arrays,
             bag_ids="bag_id_bytes" in self.arrays,
+            kept=kept,
         )
         if set(names) != set(self.arrays):
             yield f"it has the arrays {', '.join(self.arrays)}, expected {', '.join(names)}"
             return
         if self.sparse:
             lengths["columns"] = self.arrays["values"].length
+        types = {name: kind for column in kept for name, kind in column.arrays.items()}
+        lengths |= {column.values: rows for column in kept if column.offsets is None}
+        lengths |= {column.offsets: rows + 1 for column in kept if column.offsets is not None}
+        if len({column.name for column in kept}) < len(kept):
+            yield "two kept columns have the same name"
+        if bool(kept) != (self.format_version == KEPT_VERSION):
+            has = "kept columns" if kept else "no kept columns"
+            yield f"it has {has} and format_version {self.format_version}"
         for name, entry in self.arrays.items():
             if entry.length != lengths.get(name, entry.length):
                 yield f"{name} has {entry.length} elements, expected {lengths[name]}"
-            width = self.n_features if name == "rows" else 1
+            width = self.n_features if name == "rows" else types.get(name, ("", 1))[1]
             if entry.width != width:
                 yield f"{name} has {entry.width} features, expected {width}"
-            dtype = ARRAY_DTYPES.get(name, self.dtype)
+            dtype = types[name][0] if name in types else ARRAY_DTYPES.get(name, self.dtype)
             if entry.dtype != dtype:
                 yield f"{name} holds {entry.dtype}, expected {dtype}"
-            codings = (
-                backend_format.offset_codings
-                if name.endswith("_offsets")
-                else backend_format.codings
-            )
+            codings = backend_format.offset_codings if is_offsets(name) else backend_format.codings
             if entry.coding not in codings:
                 yield f"{name} is coded as {entry.coding}, expected {' or '.join(codings)}"
             yield from _page_problems(name, entry)
@@ -335,9 +360,20 @@ def _mapping(key: Expected, item: Expected) -> Expected:
     return expected_object
 
 
+def _array_name(name: Any) -> str:
+    if is_kept(name):
+        return "the name of an array" if name_problem(column_name(name)) else ""
+    return _KNOWN_ARRAY(name)
+
+
+_KNOWN_ARRAY = _one_of(*ARRAY_DTYPES, "rows", "values")
+
+
 _COUNT, _CRC = _number(0, MOST), _number(0, CRC)
 ENTRY_FIELDS: dict[str, Expected] = {
-    "dtype": _one_of(*ROW_DTYPES, *set(ARRAY_DTYPES.values())),
+    "dtype": _one_of(
+        *dict.fromkeys((*ROW_DTYPES, *ARRAY_DTYPES.values(), *KEPT_DTYPES[:-1])),
+    ),
     "length": _COUNT,
     "width": _number(1, MAX_FEATURES),
     "coding": _one_of(*dict.fromkeys(_CODINGS)),
@@ -361,7 +397,7 @@ MANIFEST_FIELDS: dict[str, Expected] = {
     "files": _listed(_tuple(_path, _COUNT, _CRC)),
     "metadata": _mapping(_path, _tuple(_COUNT, _number(0, LONGEST_DESCRIPTION), _CRC)),
     "arrays": _mapping(
-        _one_of(*ARRAY_DTYPES, "rows", "values"),
+        _array_name,
         lambda value: "" if isinstance(value, dict) else "an object",
     ),
 }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streammiml._base.atomic import sync_file
 from streammiml.bags.array_writer import table_pages
 from streammiml.bags.fingerprint import U64, Fingerprint
-from streammiml.bags.layout import ArrayEntry, Manifest, table_key
+from streammiml.bags.layout import FORMAT_VERSION, KEPT_VERSION, ArrayEntry, Manifest, table_key
 from streammiml.bags.validate import StoreSpec
 
 FileList = list[list[Any]]
@@ -74,6 +74,7 @@ class ManifestDraft:
             files=self.files,
             metadata=self.metadata,
             dropped_bags=self.tally.dropped_bags,
+            format_version=KEPT_VERSION if spec.kept else FORMAT_VERSION,
         )
 
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.fingerprint import Fingerprint, digests_of
+from streammiml.bags.kept_columns import Kept, columns_of, encoded
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.validate import StoreSpec, clean
-from streammiml.bags.views import Bags
+from streammiml.bags.views import Bags, derived
 
 I64 = NDArray[np.int64]
 
@@ -46,6 +47,7 @@ class MemoryBags(Bags):
             feature_names=None if feature_names is None else tuple(feature_names),
             row_labels=block.row_labels is not None,
             bag_ids=block.bag_ids is not None,
+            kept=columns_of(block.kept),
         )
         self._block, _ = clean(block, spec, name)
         self.name, self.n_bags, self.n_features = name, len(block), block.n_features
@@ -54,6 +56,7 @@ class MemoryBags(Bags):
         self.dtype, self.sparse = spec.dtype, spec.sparse
         self.label_names, self.feature_names = label_names, feature_names
         self.has_row_labels, self.has_bag_ids = spec.row_labels, spec.bag_ids
+        self.kept_columns = spec.kept
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
@@ -61,6 +64,12 @@ class MemoryBags(Bags):
         fingerprint = Fingerprint()
         fingerprint.add(0, digests_of(self._block))
         return fingerprint.text()
+
+    @property
+    def kept_digest(self) -> str:
+        """See :attr:`Bags.kept_digest`."""
+        kept = sorted(self._block.kept.items())
+        return derived(*(part for name, values in kept for part in (name, _as_bytes(values))))
 
     @property
     def n_rows(self) -> int:
@@ -78,10 +87,26 @@ class MemoryBags(Bags):
         rows = self._block.rows
         return len(rows.values) if isinstance(rows, SparseRows) else rows.size
 
-    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:  # noqa: ARG002
-        """Bags ``start`` to ``stop`` with row labels; they share memory with this object."""
+    def read(
+        self,
+        start: int,
+        stop: int,
+        *,
+        row_labels: bool = True,  # noqa: ARG002
+        kept: bool = True,  # noqa: ARG002
+    ) -> BagBlock:
+        """Bags ``start`` to ``stop`` with all they have; they share memory with this object."""
         self._check_range(start, stop)
         return self._block.slice(start, stop)
+
+    @property
+    def reads_in_place(self) -> bool:
+        """True: nothing is read."""
+        return True
+
+    def kept(self, start: int, stop: int) -> Kept:
+        """Values of kept columns; see :meth:`Bags.kept`."""
+        return self.read(start, stop).kept
 
     def at_hand(self) -> BagBlock | None:
         """Return the block itself, unless its arrays are read-only or not contiguous."""
@@ -110,3 +135,11 @@ class MemoryBags(Bags):
         self._check_range(start, stop)
         ids = self._block.bag_ids
         return [str(i) for i in range(start, stop)] if ids is None else ids[start:stop]
+
+
+def _as_bytes(values: NDArray[Any]) -> bytes:
+    """The values of a kept column as bytes that differ if the values do."""
+    if values.dtype != object:
+        return values.tobytes()
+    offsets, raw = encoded(values)
+    return offsets.tobytes() + raw.tobytes()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import obstore
 from obstore.exceptions import (
@@ -30,6 +30,8 @@ from streammiml.errors import StoreError, StreammimlError
 
 SECONDS_VARIABLE = "STREAMMIML_STORE_SECONDS"
 SECONDS = 60.0
+FIRST_FACTOR = 0.25
+"""Share of these seconds in which the first request must get a connection."""
 # An upload may take this many times longer than a download: uplinks are slow, and several pieces
 # are uploaded at the same time.
 WRITE_FACTOR = 5
@@ -71,14 +73,36 @@ ENDPOINTS = (
 _STARTED_IN: dict[str, int] = {}
 
 
+class ObjectStatus(NamedTuple):
+    """Size and version of an object."""
+
+    size: int
+    changed: int
+    """Seconds since 1970 when the object was last written; 0 if the server does not say."""
+    tag: str
+    """Changes with the content (ETag); empty if the server gives none."""
+
+
 class ObjectFolder:
     """A prefix of an object store, or of an HTTP server (reading only)."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")
         self.seconds = deadline()
-        self._reading = client_for(self.name, self.seconds)
+        self._first = client_for(self.name, self.seconds, first=True)
+        self._later = client_for(self.name, self.seconds)
+        self._has_answered = False
         self._writing = client_for(self.name, self.seconds * WRITE_FACTOR)
+
+    @property
+    def _reading(self) -> Any:
+        """The client for reading; until the server has answered, one that gives up sooner."""
+        return self._later if self._has_answered else self._first
+
+    @property
+    def _patience(self) -> float:
+        """Seconds in which a request ends if no connection is made."""
+        return self.seconds if self._has_answered else self.seconds * FIRST_FACTOR
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
         """Read from ``offset`` until the buffer is full; raise Unreadable if that fails."""
@@ -95,8 +119,8 @@ class ObjectFolder:
 
     def _fetch(self, key: str, span: tuple[int, int] | None) -> memoryview:
         """Read the bytes of a half-open range, or the whole object if ``span`` is None."""
-        begun = time.monotonic()
-        with self._explained(f"{self.name}/{key} cannot be read", self.seconds):
+        begun, patience = time.monotonic(), self._patience
+        with self._explained(f"{self.name}/{key} cannot be read", patience):
             try:
                 if span is None:
                     raw = obstore.get(self._reading, key).bytes()
@@ -115,15 +139,20 @@ class ObjectFolder:
                     ) from error
                 # The caller retries Unreadable. A request that failed late is not retried, because
                 # its time is used up.
-                if time.monotonic() - begun < self.seconds / 4:
+                if time.monotonic() - begun < patience / 4:
                     raise Unreadable(f"cannot be read: {_why(error)}") from error
                 raise
 
     def size(self, key: str) -> int | None:
         """Size of the object in bytes; None if there is no such object."""
-        with self._explained(f"{self.name}/{key} cannot be read", self.seconds):
+        status = self.status(key)
+        return None if status is None else status.size
+
+    def status(self, key: str) -> ObjectStatus | None:
+        """Size and version of the object; None if there is no such object."""
+        with self._explained(f"{self.name}/{key} cannot be read", self._patience):
             try:
-                return int(obstore.head(self._reading, key)["size"])
+                return _status(obstore.head(self._reading, key))
             except FileNotFoundError:
                 return None
 
@@ -133,11 +162,15 @@ class ObjectFolder:
 
     def sizes(self) -> dict[str, int]:
         """Size in bytes of each object below the prefix, by key."""
+        return {key: status.size for key, status in self.statuses().items()}
+
+    def statuses(self) -> dict[str, ObjectStatus]:
+        """Size and version of each object below the prefix, by key."""
         if self.name.startswith(("http://", "https://")):
             raise StoreError(f"{self.name} cannot be listed: an http server has no list of files")
-        with self._explained(f"{self.name} cannot be listed", self.seconds):
+        with self._explained(f"{self.name} cannot be listed", self._patience):
             pages = obstore.list(self._reading)
-            return {str(entry["path"]): int(entry["size"]) for page in pages for entry in page}
+            return {str(entry["path"]): _status(entry) for page in pages for entry in page}
 
     def forget(self) -> None:
         """Do nothing: no connection belongs to one object."""
@@ -191,6 +224,7 @@ class ObjectFolder:
         begun = time.monotonic()
         try:
             yield
+            self._has_answered = True
         except (Unreadable, StreammimlError):
             raise
         except Exception as error:
@@ -220,30 +254,45 @@ def deadline() -> float:
     return seconds
 
 
-def client_for(url: str, seconds: float) -> Any:
-    """Make an obstore client whose requests end within about ``seconds``, whatever happens."""
+def client_for(url: str, seconds: float, *, first: bool = False) -> Any:
+    """Make an obstore client whose requests end within about ``seconds``, whatever happens.
 
-    def share(fraction: float) -> timedelta:
-        return timedelta(seconds=fraction * seconds)
+    A client for the ``first`` request gives up after about a quarter of them if it gets no
+    connection: the address may be wrong.
+    """
+    factor = FIRST_FACTOR if first else 1.0
+
+    def share(fraction: float, factor: float = 1.0) -> timedelta:
+        return timedelta(seconds=fraction * factor * seconds)
 
     # The last attempt begins before 0.6 of the time is over, after a pause of at most 0.1, and
-    # takes at most 0.3.
+    # takes at most 0.3; without a connection, half as much.
     try:
         return from_url(
             url,
             client_options={
                 "timeout": share(0.3),
-                "connect_timeout": share(0.15),
+                "connect_timeout": share(0.15, factor),
                 "allow_http": _plain_http(url),
             },
             retry_config={
                 "max_retries": 1000,
-                "retry_timeout": share(0.6),
-                "backoff": {"init_backoff": share(0.005), "max_backoff": share(0.1), "base": 2},
+                "retry_timeout": share(0.6, factor),
+                "backoff": {
+                    "init_backoff": share(0.005, factor),
+                    "max_backoff": share(0.1, factor),
+                    "base": 2,
+                },
             },
         )
     except Exception as error:
         raise StreammimlError(f"{url} cannot be opened: {_why(error)}") from error
+
+
+def _status(entry: Any) -> ObjectStatus:
+    changed = entry.get("last_modified")
+    tag = str(entry.get("e_tag") or "")
+    return ObjectStatus(int(entry["size"]), int(changed.timestamp()) if changed else 0, tag)
 
 
 def _plain_http(url: str) -> bool:

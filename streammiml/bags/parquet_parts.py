@@ -14,14 +14,13 @@ from streammiml._base.atomic import sync_file
 from streammiml.bags.array_writer import ArrayWriter
 from streammiml.bags.fingerprint import U64
 from streammiml.bags.ids import id_hashes
+from streammiml.bags.kept_columns import is_offsets
 from streammiml.bags.layout import (
-    ARRAY_DTYPES,
     FOLDER,
     INDEX_CHUNK,
     INDEX_PIECE,
     RECORD,
     ArrayEntry,
-    array_names,
 )
 from streammiml.bags.location import LocalFolder, Upload
 from streammiml.bags.manifest_draft import (
@@ -50,13 +49,13 @@ class ParquetIndex:
 
     def __init__(self, root: Path, spec: StoreSpec) -> None:
         self._root, self._spec = root, spec
-        names = array_names(sparse=spec.sparse, row_labels=spec.row_labels, bag_ids=spec.bag_ids)
+        names = list(spec.arrays)
         self.tally = PartTally()
         self._part_files: FileList = []
         self._index_files: FileList = []
         self._footers: dict[str, list[int]] = {}
         shutil.rmtree(root / FOLDER, ignore_errors=True)
-        self._offsets = {name: self._array(name) for name in names if name.endswith("_offsets")}
+        self._offsets = {name: self._array(name) for name in names if is_offsets(name)}
         self._ends = dict.fromkeys(self._offsets, 0)
         for array in self._offsets.values():
             array.append(np.zeros(1, np.int64))
@@ -73,7 +72,7 @@ class ParquetIndex:
         return ArrayWriter(
             self._root,
             name,
-            ARRAY_DTYPES[name],
+            "int64",
             width=1,
             chunk=INDEX_CHUNK,
             piece=min(INDEX_PIECE, INDEX_CHUNK),
@@ -116,10 +115,11 @@ class ParquetIndex:
             entries[name] = array.entry("raw", write_table(self._root, name, records, number))
         for name, parts in self._records.items():
             records = np.concatenate(parts) if parts else np.empty(0, RECORD)
+            dtype, width = self._spec.arrays[name]
             entries[name] = ArrayEntry(
-                dtype=ARRAY_DTYPES.get(name, self._spec.dtype),
+                dtype=dtype,
                 length=self._lengths[name],
-                width=self._spec.n_features if name == "rows" else 1,
+                width=width,
                 coding="tail" if self._plain[name] else "arrow",
                 pages=write_table(self._root, name, records, 0),
             )

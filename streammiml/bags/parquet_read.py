@@ -9,8 +9,7 @@ chunk.
 from __future__ import annotations
 
 import io
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streammiml._base.json_and_toml import parse_json
+from streammiml.bags.kept_columns import TEXT, KeptColumn, column_name, is_kept
 from streammiml.bags.layout import Manifest
 from streammiml.bags.location import Location
 from streammiml.bags.verified_array import ChunkRecord, Decode, DecodeOne, fetch_checked, one_by_one
@@ -34,10 +35,28 @@ COLUMNS = {
 }
 """Parquet column of each array of a store."""
 ARRAYS = {column.split(".")[0]: name for name, column in COLUMNS.items()}
-"""Array of each top-level Parquet column."""
+"""Array of each top-level Parquet column, except kept columns."""
 COMMON = "_common_metadata"
 KEY = b"streammiml"
 """Key of counts and names in the metadata of a schema."""
+
+
+def array_of(path: str, physical_type: str) -> str | None:
+    """Array that a Parquet column holds; None for a column that belongs to no store."""
+    top = path.split(".")[0]
+    if is_kept(top):
+        # A column of text has bytes; the name of a kept column is what follows the prefix.
+        dtype = TEXT if physical_type == "BYTE_ARRAY" else ""
+        return KeptColumn(column_name(top), dtype).values
+    return ARRAYS.get(top)
+
+
+def kept_paths(columns: Iterable[KeptColumn]) -> dict[str, str]:
+    """Parquet column of the values of each kept column, by the name of its array."""
+    levels = ".list.element"
+    return {
+        column.values: column.array + levels * (1 if column.width == 1 else 2) for column in columns
+    }
 
 
 def column_chunks(meta: pq.FileMetaData, group: int) -> Iterator[tuple[str, int, int]]:
@@ -45,7 +64,7 @@ def column_chunks(meta: pq.FileMetaData, group: int) -> Iterator[tuple[str, int,
     row_group = meta.row_group(group)
     for number in range(row_group.num_columns):
         column = row_group.column(number)
-        name = ARRAYS.get(column.path_in_schema.split(".")[0])
+        name = array_of(column.path_in_schema, column.physical_type)
         if name is not None:
             start = column.data_page_offset
             if column.dictionary_page_offset:
@@ -131,8 +150,8 @@ class ArrowDecoder:
 
 def _leaf(meta: pq.FileMetaData, array: str) -> int:
     """Index of the Parquet column that holds an array."""
-    paths = [meta.schema.column(i).path.split(".")[0] for i in range(meta.num_columns)]
-    return [ARRAYS.get(path) for path in paths].index(array)
+    columns = [meta.schema.column(i) for i in range(meta.num_columns)]
+    return [array_of(column.path, column.physical_type) for column in columns].index(array)
 
 
 def flatten(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -174,7 +193,7 @@ def attributes(location: Location, manifest: Manifest) -> dict[str, Any]:
 def attributes_in(schema: pa.Schema, location: Location) -> dict[str, Any]:
     """Read counts and names from the metadata of a schema; {} if it has none."""
     try:
-        return dict(json.loads((schema.metadata or {}).get(KEY, b"{}")))
+        return dict(parse_json((schema.metadata or {}).get(KEY, b"{}")))
     except (ValueError, TypeError):
         raise StoreError(
             f"{location.name}: the key 'streammiml' of the metadata is no JSON"

@@ -15,6 +15,14 @@ from numpy.typing import NDArray
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.fingerprint import digests_of
 from streammiml.bags.ids import id_hashes, refuse_twice
+from streammiml.bags.kept_columns import (
+    KEPT_DTYPES,
+    TEXT,
+    KeptColumn,
+    as_texts,
+    column_name,
+    is_kept,
+)
 from streammiml.bags.layout import ROW_DTYPES, Manifest
 from streammiml.bags.location import LocalFolder
 from streammiml.bags.manifest_draft import store_attributes, synced_entry
@@ -92,7 +100,8 @@ def foreign_spec(folder: LocalFolder) -> tuple[StoreSpec, list[str]]:
     common = foreign_common(folder)
     has_key = common is not None and KEY in (common.metadata or {})
     attributes = attributes_in(common if has_key else first, folder)
-    return _spec_from(first, attributes, sparse=sparse, where=where), keys
+    spec = _spec_from(first, attributes, sparse=sparse, where=where)
+    return replace(spec, kept=_kept_columns(first, folder.path / keys[0])), keys
 
 
 def foreign_common(folder: LocalFolder) -> pa.Schema | None:
@@ -139,6 +148,40 @@ def _spec_from(
         bag_ids="bag_id" in first.names,
         codec="none",
     )
+
+
+def _kept_columns(first: pa.Schema, path: Path) -> tuple[KeptColumn, ...]:
+    """Kept columns by the types of the first file, and their widths by its first row."""
+    columns = []
+    for name in filter(is_kept, first.names):
+        kind, n_lists = first.field(name).type, 0
+        while is_list(kind):
+            kind, n_lists = kind.value_type, n_lists + 1
+        dtype = TEXT if _is_text(kind) else _type_name(kind)
+        if n_lists not in ((1,) if dtype == TEXT else (1, 2)) or dtype not in KEPT_DTYPES:
+            raise StoreError(
+                f"{path}: {name!r} is {first.field(name).type}, expected lists of numbers or "
+                "texts, or lists of lists of numbers (see FORMAT.md)"
+            )
+        width = 1 if n_lists == 1 else _first_width(path, name)
+        columns.append(KeptColumn(column_name(name), dtype, width))
+    return tuple(columns)
+
+
+def _first_width(path: Path, name: str) -> int:
+    """Number of values in the first inner list of a column."""
+    try:
+        for batch in pq.ParquetFile(path).iter_batches(1, columns=[name]):
+            for row in batch.column(0).to_pylist()[0] or []:
+                return len(row or [])
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise StoreError(f"{path} cannot be read: {reason}") from error
+    return 1
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _type_name(kind: pa.DataType) -> str:
@@ -212,7 +255,32 @@ def _block(table: pa.Table, spec: StoreSpec, where: str) -> BagBlock:
     ids = table.column("bag_id").to_pylist() if spec.bag_ids else None
     if ids is not None and None in ids:
         raise StoreError(f"{where}: 'bag_id' is null at record {ids.index(None)}")
-    return BagBlock(bag_offsets, rows, label_offsets, labels.to_numpy(), row_labels, ids)
+    kept = {column.name: _kept(table, column, bag_offsets, where) for column in spec.kept}
+    return BagBlock(bag_offsets, rows, label_offsets, labels.to_numpy(), row_labels, ids, kept)
+
+
+def _kept(
+    table: pa.Table, column: KeptColumn, bag_offsets: NDArray[np.int64], where: str
+) -> NDArray[Any]:
+    """Values of a kept column of another program's file."""
+    offsets, values = _unnest(table, column.array, where)
+    if not np.array_equal(offsets, bag_offsets):
+        raise StoreError(f"{where}: {column.array!r} and rows have different lengths")
+    if column.dtype == TEXT:
+        return as_texts(values.to_pylist())
+    if column.width == 1:
+        numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+        return numbers
+    row_offsets, values = _unlist(values, column.array, where)
+    widths = np.diff(row_offsets)
+    if (widths != column.width).any():
+        row = int((widths != column.width).argmax())
+        raise StoreError(
+            f"{where}: row {row} has {widths[row]} values in {column.array!r}, expected "
+            f"{column.width}"
+        )
+    matrix: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(-1, column.width)
+    return matrix
 
 
 def _unnest(table: pa.Table, name: str, where: str) -> tuple[NDArray[np.int64], pa.Array]:

@@ -15,10 +15,11 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import TEXT, encoded, is_offsets, kept_arrays, n_bytes
 from streammiml.bags.layout import RECORD, refuse_huge
 from streammiml.bags.location import file_crc
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
-from streammiml.bags.parquet_read import COLUMNS, KEY, column_chunks
+from streammiml.bags.parquet_read import COLUMNS, KEY, column_chunks, kept_paths
 from streammiml.bags.validate import StoreSpec
 from streammiml.errors import StoreError
 
@@ -27,6 +28,10 @@ GROUP_BYTES = 512 << 10
 PAGE_BYTES = 1 << 30
 # Limit of pyarrow for the elements of a list array.
 LIST_LIMIT = 2**31 - 1
+# Most bytes of a character.
+MOST_UTF8 = 4
+# Kept columns may take as many times the bytes of the rows before row groups have fewer bags.
+KEPT_TIMES = 16
 
 Offsets = dict[str, NDArray[np.int64]]
 
@@ -68,15 +73,22 @@ def schema(spec: StoreSpec) -> pa.Schema:
         fields["rows"] = _list(_list(value))
     if spec.row_labels:
         fields["row_labels"] = _list(pa.int32())
+    for column in spec.kept:
+        kind = pa.string() if column.dtype == TEXT else pa.from_numpy_dtype(column.dtype)
+        fields[column.array] = _list(kind if column.width == 1 else _list(kind))
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields.items()])
+
+
+def _refuse_long(length: int) -> None:
+    if length > LIST_LIMIT:
+        raise StoreError(
+            f"{length} values are too many for a Parquet row group; write a .zarr store"
+        )
 
 
 def _nested(offsets: NDArray[np.int64], items: pa.Array) -> pa.Array:
     """Make a list array from offsets and items."""
-    if offsets[-1] > LIST_LIMIT:
-        raise StoreError(
-            f"{offsets[-1]} values are too many for a Parquet row group; write a .zarr store"
-        )
+    _refuse_long(offsets[-1])
     return pa.ListArray.from_arrays(
         pa.array(offsets.astype(np.int32)), items, type=_list(items.type)
     )
@@ -97,7 +109,21 @@ def _table(block: BagBlock, spec: StoreSpec) -> pa.Table:
         arrays["rows"] = _nested(block.bag_offsets, flat_rows)
     if block.row_labels is not None:
         arrays["row_labels"] = _nested(block.bag_offsets, pa.array(block.row_labels))
+    for column in spec.kept:
+        arrays[column.array] = _nested(block.bag_offsets, _kept_items(block.kept[column.name]))
     return pa.table(arrays, schema=schema(spec))
+
+
+def _kept_items(values: NDArray[Any]) -> pa.Array:
+    """Values of a kept column, with a list for each row of a wide column."""
+    if values.dtype == object:
+        if sum(map(len, values.tolist())) * MOST_UTF8 > LIST_LIMIT:
+            _refuse_long(encoded(values)[0][-1])
+        return pa.array(values.tolist(), pa.string())
+    items = pa.array(values.reshape(-1))
+    if values.ndim == 1:
+        return items
+    return _nested(np.arange(len(values) + 1, dtype=np.int64) * values.shape[1], items)
 
 
 def _flat(block: BagBlock) -> dict[str, NDArray[Any]]:
@@ -111,7 +137,8 @@ def _flat(block: BagBlock) -> dict[str, NDArray[Any]]:
         flat["row_labels"] = block.row_labels
     if block.bag_ids is not None:
         flat["bag_id_bytes"] = np.frombuffer("".join(block.bag_ids).encode(), np.uint8)
-    return flat
+    kept = kept_arrays(block.kept)
+    return flat | {name: values for name, values in kept.items() if not is_offsets(name)}
 
 
 def block_offsets(block: BagBlock) -> Offsets:
@@ -121,7 +148,8 @@ def block_offsets(block: BagBlock) -> Offsets:
         offsets["row_offsets"] = block.rows.offsets
     if block.bag_ids is not None:
         offsets["bag_id_offsets"] = from_sizes([len(name.encode()) for name in block.bag_ids])
-    return offsets
+    kept = kept_arrays(block.kept)
+    return offsets | {name: values for name, values in kept.items() if is_offsets(name)}
 
 
 def write_part(path: Path, block: BagBlock, spec: StoreSpec) -> PartIndex:
@@ -131,7 +159,7 @@ def write_part(path: Path, block: BagBlock, spec: StoreSpec) -> PartIndex:
     names = set(schema(spec).names)
     codecs = {
         column: spec.resolved_codec if name in compressed else "none"
-        for name, column in COLUMNS.items()
+        for name, column in (COLUMNS | kept_paths(spec.kept)).items()
         if column.split(".")[0] in names
     }
     integers = not spec.dtype.startswith("float")
@@ -160,6 +188,10 @@ def _bag_bytes(block: BagBlock) -> NDArray[np.int64]:
         per_bag = np.diff(rows.offsets[block.bag_offsets]) * (4 + rows.values.dtype.itemsize)
     else:
         per_bag = np.diff(block.bag_offsets) * rows.shape[1] * rows.dtype.itemsize
+    if block.kept:
+        row_bytes = sum(map(n_bytes, block.kept.values())) / max(block.n_rows, 1)
+        kept = np.diff(block.bag_offsets) * row_bytes
+        per_bag = np.maximum(per_bag, (kept / KEPT_TIMES).astype(np.int64))
     return cast("NDArray[np.int64]", per_bag)
 
 
@@ -174,7 +206,8 @@ def index_part(path: Path, groups: Iterable[BagBlock], offsets: Offsets) -> Part
             flat = _flat(block)
             for name, offset, size in column_chunks(meta, number):
                 values, first = flat[name], lengths.get(name, 0)
-                where = f"{path}, row group {number}: {COLUMNS[name].split('.')[0]!r}"
+                column = COLUMNS.get(name, name).split(".")[0]
+                where = f"{path}, row group {number}: {column!r}"
                 refuse_huge(where, size, len(values), "smaller row groups, or a .zarr store")
                 file.seek(offset)
                 chunk = file.read(size)

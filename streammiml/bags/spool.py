@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.ids import split_names
+from streammiml.bags.kept_columns import kept_arrays, kept_from
 
 Arrays = dict[str, NDArray[Any]]
 SUBFOLDERS = ("store", "parts", "logs")
@@ -82,7 +83,7 @@ def block_arrays(block: BagBlock) -> Arrays:
         raw = [name.encode() for name in block.bag_ids]
         arrays["bag_id_offsets"] = np.cumsum([0, *map(len, raw)], dtype=np.int64)
         arrays["bag_id_bytes"] = np.frombuffer(b"".join(raw), np.uint8)
-    return arrays
+    return arrays | kept_arrays(block.kept)
 
 
 def block_from(arrays: Arrays, n_features: int) -> BagBlock:
@@ -102,6 +103,7 @@ def block_from(arrays: Arrays, n_features: int) -> BagBlock:
         arrays["label_indices"],
         arrays.get("row_labels"),
         ids,
+        kept_from(arrays),
     )
 
 

@@ -8,6 +8,7 @@ from copy import copy
 from functools import cached_property, partial
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from streammiml.bags.backends import BACKENDS
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.file_errors import MissingFile, Unreadable
 from streammiml.bags.ids import split_names
+from streammiml.bags.kept_columns import Kept, decoded, is_kept, is_offsets
 from streammiml.bags.layout import FOLDER, FORMATS, MANIFEST, OWNER, Manifest
 from streammiml.bags.location import LocalFolder, Location, open_location
 from streammiml.bags.offsets import from_sizes
@@ -30,7 +32,7 @@ from streammiml.bags.verified_array import (
     damaged,
     description_problem,
 )
-from streammiml.bags.views import I64, Bags, JoinedStore
+from streammiml.bags.views import I64, Bags, JoinedStore, derived
 from streammiml.errors import StoreError
 
 # Number of descriptions (zarr.json, footers) that are checked at open; other footers are checked
@@ -51,6 +53,7 @@ class BagStore(Bags):
         self.fingerprint = manifest.fingerprint
         self.has_row_labels = "row_labels" in manifest.arrays
         self.has_bag_ids = "bag_id_bytes" in manifest.arrays
+        self.kept_columns = manifest.kept
         backend = BACKENDS[manifest.backend].reader()
         decoders = backend.decoders(location, manifest)
         self._arrays = {
@@ -61,11 +64,11 @@ class BagStore(Bags):
             array.unpackers = backend.unpackers
 
     def _array(self, name: str, *args: Any) -> VerifiedArray:
-        """Choose the class of an array: all arrays but rows, columns and values are cached."""
-        if name in ("rows", "values", "columns"):
-            return VerifiedArray(*args)
-        if name.endswith("_offsets"):
+        """Choose the class of an array: rows, columns, values and kept values are not cached."""
+        if is_offsets(name):
             return CachedArray(*args, inspect=partial(self._check_rising, name), joints=True)
+        if name in ("rows", "values", "columns") or is_kept(name):
+            return VerifiedArray(*args)
         if name in ("label_indices", "row_labels"):
             return CachedArray(*args, inspect=partial(self._check_labels, name))
         return CachedArray(*args, inspect=lambda _: None)
@@ -121,7 +124,9 @@ class BagStore(Bags):
         """Names of the features, or None."""
         return self._attributes.get("feature_names")
 
-    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+    def read(
+        self, start: int, stop: int, *, row_labels: bool = True, kept: bool = True
+    ) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
         self._check_range(start, stop)
         offsets = self._offsets("bag_offsets", start, stop, self.n_rows)
@@ -131,7 +136,14 @@ class BagStore(Bags):
         if self.has_row_labels and row_labels:
             labels_of_rows = self._arrays["row_labels"].read(first, last).copy()
         rows = self._rows(first, last)
-        return BagBlock(offsets - first, rows, label_offsets, labels, labels_of_rows)
+        values = self._kept(first, last) if kept else {}
+        return BagBlock(offsets - first, rows, label_offsets, labels, labels_of_rows, kept=values)
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether values are stored as they are in memory, on a local disk."""
+        values = self._arrays["values" if self.sparse else "rows"]
+        return values.entry.coding == "raw" and isinstance(self.location, LocalFolder)
 
     def read_ranges(self, ranges: Ranges) -> RangeGroup:
         """Bags of several ranges; see :meth:`Bags.read_ranges`."""
@@ -245,6 +257,28 @@ class BagStore(Bags):
         except UnicodeDecodeError:
             raise damaged(self.location, "bag_id_bytes", "is not UTF-8 text") from None
 
+    def kept(self, start: int, stop: int) -> Kept:
+        """Values of kept columns; see :meth:`Bags.kept`."""
+        self._check_range(start, stop)
+        rows = self._offsets("bag_offsets", start, stop, self.n_rows)
+        return self._kept(int(rows[0]), int(rows[-1]))
+
+    def _kept(self, first: int, last: int) -> Kept:
+        """Values of kept columns for rows ``first`` to ``last``."""
+        kept: Kept = {}
+        for column in self.kept_columns:
+            values = self._arrays[column.values]
+            if column.offsets is None:
+                kept[column.name] = values.read(first, last)
+                continue
+            offsets = self._offsets(column.offsets, first, last, len(values))
+            raw = values.read(int(offsets[0]), int(offsets[-1]))
+            try:
+                kept[column.name] = decoded(offsets - offsets[0], raw)
+            except UnicodeDecodeError:
+                raise damaged(self.location, column.values, "is not UTF-8 text") from None
+        return kept
+
     def _rows(self, first: int, last: int) -> NDArray[Any] | SparseRows:
         if not self.sparse:
             return self._arrays["rows"].read(first, last)
@@ -298,6 +332,12 @@ class BagStore(Bags):
         """Chunk table of each array."""
         return [array.table for array in self._arrays.values()]
 
+    @property
+    def kept_digest(self) -> str:
+        """See :attr:`Bags.kept_digest`; computed from the checksums in the manifest."""
+        arrays = sorted(self.manifest.arrays.items())
+        return derived(*(f"{name} {entry.pages}" for name, entry in arrays if is_kept(name)))
+
     def reopened(self) -> BagStore:
         """Open the store again, with files, caches and locks of its own."""
         return _reopen(self.location, self.fingerprint)
@@ -320,11 +360,35 @@ def _pairs(starts: I64, lengths: I64) -> list[tuple[int, int]]:
 def open_store(where: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Bags:
     """Open a store by path or URL, or several as one; no data is read yet."""
     if not isinstance(where, str | os.PathLike):
+        _refuse_tables(where)
         stores = [open_one(path) for path in where]
         if not stores:
             raise StoreError("no store was named")
         return stores[0] if len(stores) == 1 else JoinedStore(stores)
     return open_one(where)
+
+
+def _refuse_tables(where: object) -> None:
+    """Refuse what is no path, such as a table, before its columns are taken for paths."""
+    is_paths = isinstance(where, list | tuple) and all(
+        isinstance(path, str | os.PathLike) for path in where
+    )
+    if is_paths:
+        return
+    if hasattr(where, "columns"):
+        raise StoreError(
+            "a table is no store; write its bags to one first: "
+            "sm.convert(table, 'corpus.zarr', bag='doc_id', labels='labels')"
+        )
+    if hasattr(where, "__dask_graph__"):
+        raise StoreError(
+            f"a {type(where).__name__} of Dask is no store; write its bags to one first: "
+            "sm.convert(collection, 'corpus.zarr')"
+        )
+    raise StoreError(
+        f"a store is named by its path, not by {type(where).__name__}; write bags in memory to a "
+        "store first: sm.write_store('corpus.zarr', bags, labels)"
+    )
 
 
 def open_one(where: str | os.PathLike[str]) -> BagStore:
@@ -373,6 +437,12 @@ def _manifest(location: Location) -> Manifest:
 def _no_store(location: Location, error: Unreadable) -> StoreError:
     """Make the error for a manifest that cannot be read."""
     name = location.name
+    if isinstance(location, LocalFolder) and location.path.is_file():
+        converted = Path(name).with_name(f"{Path(name).stem}-store.zarr")
+        return StoreError(
+            f"{name} is no store but a file; convert it first: streammiml convert {name} "
+            f"{converted}"
+        )
     if not isinstance(error, MissingFile):
         return StoreError(f"{name}/{MANIFEST} {error}")
     if isinstance(location, LocalFolder):

@@ -21,6 +21,7 @@ def describe(store: BagStore) -> dict[str, Any]:
         "dropped_bags": manifest.dropped_bags,
         "row_labels": store.has_row_labels,
         "bag_ids": store.has_bag_ids,
+        "kept": [column._asdict() for column in store.kept_columns],
         "format": manifest.backend,
         "format_version": manifest.format_version,
         "dtype": store.dtype,

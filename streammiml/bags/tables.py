@@ -1,6 +1,7 @@
 """Bags as an Arrow table or a pandas DataFrame, with one record for each bag.
 
-Names of columns are those of Parquet stores (``FORMAT.md``).
+Names of columns are those of Parquet stores (``FORMAT.md``). Other Arrow tables, too, become
+DataFrames of pandas or Polars here.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from streammiml.errors import StreammimlError
 
 if TYPE_CHECKING:  # Types only: views.py loads this module late.
     import pandas as pd
+    import polars as pl
 
     from streammiml.bags.views import Bags
 
@@ -52,6 +54,9 @@ def arrow_table(store: Bags, start: int, stop: int) -> pa.Table:
         columns["label_names"] = _lists(block.label_offsets, names)
     if block.row_labels is not None:
         columns["row_labels"] = _lists(block.bag_offsets, _flat(block.row_labels))
+    for column in store.kept_columns:
+        items = kept_items(block.kept[column.name])
+        columns[column.array] = _lists(block.bag_offsets, items)
     fields = [pa.field(name, array.type, nullable=False) for name, array in columns.items()]
     return pa.table(columns, schema=pa.schema(fields, metadata={KEY: _description(store)}))
 
@@ -66,6 +71,18 @@ def _description(store: Bags) -> str:
 def _flat(values: NDArray[Any]) -> pa.Array:
     """Arrow array that shares the memory of values in this machine's byte order."""
     return pa.array(np.ascontiguousarray(values, values.dtype.newbyteorder("=")))
+
+
+def kept_items(values: NDArray[Any]) -> pa.Array:
+    """Values of a kept column, with a list for each row of a wide column."""
+    if values.dtype == object:
+        return pa.array(values.tolist(), pa.large_string())
+    flat = _flat(values.reshape(-1))
+    if values.ndim == 1:
+        return flat
+    return pa.FixedSizeListArray.from_arrays(
+        flat, type=pa.list_(_element(flat.type), values.shape[1])
+    )
 
 
 def _element(kind: pa.DataType) -> pa.Field:
@@ -83,12 +100,7 @@ def data_frame(store: Bags, start: int, stop: int) -> pd.DataFrame:
 
     Raises StreammimlError if pandas is not installed.
     """
-    try:  # Loaded late: pandas is an optional dependency that only this function needs.
-        pandas = import_module("pandas")
-    except ImportError as error:
-        if error.name != "pandas":
-            raise
-        raise StreammimlError("to_pandas needs pandas: pip install pandas") from None
+    pandas = _package("pandas")
     block = store.read(start, stop)
     columns: dict[str, Any] = {
         "bag": np.arange(start, stop, dtype=np.int64),
@@ -108,7 +120,32 @@ def data_frame(store: Bags, start: int, stop: int) -> pd.DataFrame:
         columns["label_names"] = _cells([[names[i] for i in own.tolist()] for own in labels])
     if block.row_labels is not None:
         columns["row_labels"] = _cells(_parts(block.row_labels, block.bag_offsets))
+    for column in store.kept_columns:
+        columns[column.array] = _cells(_parts(block.kept[column.name], block.bag_offsets))
     return pandas.DataFrame(columns)
+
+
+def pandas_frame(table: pa.Table) -> pd.DataFrame:
+    """Convert an Arrow table to a pandas DataFrame."""
+    _package("pandas")
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def polars_frame(table: pa.Table) -> pl.DataFrame:
+    """Convert an Arrow table to a Polars DataFrame."""
+    frame: pl.DataFrame = _package("polars").from_arrow(table)
+    return frame
+
+
+def _package(name: str) -> Any:
+    """Load a package that only some callers have, or say how to install it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        if error.name != name:
+            raise
+        raise StreammimlError(f"to_{name} needs {name}: pip install {name}") from None
 
 
 def _parts(items: Any, offsets: I64) -> list[Any]:

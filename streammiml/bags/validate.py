@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.layout import CHUNK_BYTES, CODECS, FORMATS, MAX_FEATURES, ROW_DTYPES
+from streammiml.bags.kept_columns import TEXT, Kept, KeptColumn, as_texts, check_columns
+from streammiml.bags.layout import (
+    ARRAY_DTYPES,
+    CHUNK_BYTES,
+    CODECS,
+    FORMATS,
+    MAX_FEATURES,
+    ROW_DTYPES,
+    array_names,
+)
 from streammiml.errors import StoreError, UnfitValueError, unknown
 
 I64 = NDArray[np.int64]
@@ -36,8 +45,13 @@ class StoreSpec:
     """Approximate bytes of a chunk, the unit of one read."""
     empty_bags: str = "refuse"
     """``refuse``, or ``drop``: leave out bags without rows, and count them."""
+    kept: tuple[KeptColumn, ...] = ()
+    """Columns that are stored beside the rows; they are put in the order of their names."""
 
     def __post_init__(self) -> None:
+        # Frozen: a record in JSON gives columns as lists, in any order.
+        columns = check_columns([KeptColumn(*column) for column in self.kept])
+        object.__setattr__(self, "kept", columns)
         if not 1 <= self.n_features <= MAX_FEATURES:
             raise StoreError(f"n_features must be 1 to {MAX_FEATURES}, got {self.n_features}")
         if self.dtype not in ROW_DTYPES:
@@ -63,6 +77,22 @@ class StoreSpec:
                 raise StoreError(f"{len(names)} {kind} names were given for {count} {kind}s")
             if len(set(names)) != len(names):
                 raise StoreError(f"two {kind}s have the same name: {_first_repeated(names)!r}")
+
+    @property
+    def arrays(self) -> dict[str, tuple[str, int]]:
+        """Type and width of each array of the store, in the order in which they are written."""
+        names = array_names(
+            sparse=self.sparse,
+            row_labels=self.row_labels,
+            bag_ids=self.bag_ids,
+            kept=self.kept,
+        )
+        kept = {name: kind for column in self.kept for name, kind in column.arrays.items()}
+        return {
+            name: kept.get(name)
+            or (ARRAY_DTYPES.get(name, self.dtype), self.n_features if name == "rows" else 1)
+            for name in names
+        }
 
     @property
     def labels_known(self) -> int | None:
@@ -108,6 +138,7 @@ def clean(block: BagBlock, spec: StoreSpec, where: str) -> tuple[BagBlock, int]:
             label_offsets=block.label_offsets.astype(np.int64, copy=False),
             label_indices=_labels(block, spec, where),
             row_labels=_row_labels(block, spec, where),
+            kept=_kept(block, spec, where),
         ),
         dropped,
     )
@@ -279,6 +310,60 @@ def _row_labels(block: BagBlock, spec: StoreSpec, where: str) -> NDArray[np.int3
         row = _bag_of_row(block, at)
         raise StoreError(f"{where}, {row}: row label {labels[at]} is outside -1 to {limit - 1}")
     return labels.astype(np.int32, copy=False)
+
+
+def _kept(block: BagBlock, spec: StoreSpec, where: str) -> Kept:
+    """Kept columns in the types of the store."""
+    names = {column.name for column in spec.kept}
+    for name in sorted(names ^ block.kept.keys()):
+        raise StoreError(
+            f"{where}: {_differs(f'the kept column {name!r}', in_store=name in names)}"
+        )
+    return {column.name: _kept_values(block, column, where) for column in spec.kept}
+
+
+def _kept_values(block: BagBlock, column: KeptColumn, where: str) -> NDArray[Any]:
+    values = block.kept[column.name]
+    if len(values) != len(block.rows):
+        raise StoreError(
+            f"{where}: {len(block.rows)} rows but {len(values)} values of {column.name!r}"
+        )
+    if column.dtype == TEXT:
+        return _kept_texts(block, column.name, where)
+    if values.dtype.kind not in "fiub":
+        kind = TEXT if values.dtype.kind in "OUT" else values.dtype
+        raise StoreError(f"{where}: {column.name!r} holds {kind}, expected {column.dtype}")
+    width = int(np.prod(values.shape[1:]))
+    if width != column.width:
+        raise StoreError(
+            f"{where}: {column.name!r} has {width} values a row, expected {column.width}"
+        )
+    values = np.ascontiguousarray(values).reshape((-1, width) if width > 1 else -1)
+    if values.dtype == np.dtype(column.dtype):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = values.astype(column.dtype)
+        is_same = (stored.astype(values.dtype) == values) & ((stored < 0) == (values < 0))
+        is_same |= np.isnan(stored) & np.isnan(values)
+    if not is_same.all():
+        at = int((~is_same).reshape(-1).argmax())
+        raise StoreError(
+            f"{where}, {_bag_of_row(block, at // column.width)}: {column.name!r} is "
+            f"{values.reshape(-1)[at]}, which {column.dtype} cannot hold"
+        )
+    return stored
+
+
+def _kept_texts(block: BagBlock, name: str, where: str) -> NDArray[Any]:
+    values = block.kept[name]
+    if values.dtype.kind not in "OUT" or values.ndim != 1:
+        raise StoreError(f"{where}: {name!r} holds {values.dtype}, expected text")
+    texts = values.tolist()
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or not _is_text(text):
+            at = _bag_of_row(block, row)
+            raise StoreError(f"{where}, {at}: {name!r} is {text!r:.60}, expected text")
+    return as_texts(texts)
 
 
 def _order_within(offsets: I64, items: NDArray[Any], name: Any) -> I64 | None:

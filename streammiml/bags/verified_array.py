@@ -442,7 +442,8 @@ class VerifiedArray:
         return part
 
     def _shaped(self, flat: NDArray[Any]) -> NDArray[Any]:
-        return flat.reshape(-1, self.entry.width) if self.name == "rows" else flat
+        is_matrix = self.name == "rows" or self.entry.width > 1
+        return flat.reshape(-1, self.entry.width) if is_matrix else flat
 
     def _read_raw(self, start: int, stop: int) -> NDArray[Any]:
         """Read elements of uncompressed chunks."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from crc32c import crc32c
 
-from streammiml.bags.fingerprint import Fingerprint, digests_of
 from streammiml.bags.layout import RECORD, Manifest, table_key
 from streammiml.bags.location import Location
 from streammiml.bags.validate import StoreSpec, clean
@@ -43,13 +43,15 @@ def problems(
 
 def fingerprint(store: Bags, spec: StoreSpec) -> str:
     """Compute the fingerprint from all bags; refuse bags that no store may hold."""
-    total, first = Fingerprint(), 0
+    # Loaded late: the compiler takes longer to load than a damaged store takes to be refused.
+    content = import_module("streammiml.bags.fingerprint")
+    total, first = content.Fingerprint(), 0
     for block in store.blocks(scan_bags(store)):
         clean(block, spec, f"{store.name}, bags {first} to {first + len(block)}")
-        total.add(first, digests_of(block))
+        total.add(first, content.digests_of(block))
         store.bag_ids(first, first + len(block))
         first += len(block)
-    return total.text()
+    return str(total.text())
 
 
 def scan_bags(store: Bags) -> int:
@@ -68,6 +70,7 @@ def spec_of(store: Bags) -> StoreSpec:
         sparse=store.sparse,
         n_labels=store.n_labels,
         row_labels=store.has_row_labels,
+        kept=store.kept_columns,
     )
 
 

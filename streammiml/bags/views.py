@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from streammiml._base.html_table import listed, table_html
 from streammiml.bags.block import Bag, BagBlock, SparseRows
+from streammiml.bags.kept_columns import Kept, KeptColumn
 from streammiml.bags.offsets import from_sizes, gather, runs
 from streammiml.bags.range_group import RangeGroup
 from streammiml.bags.verified_array import Ranges
@@ -25,8 +26,9 @@ if TYPE_CHECKING:  # Types only: both packages take long to load.
     import pyarrow as pa
 
 I64 = NDArray[np.int64]
-# Bags in gaps of at most this many are read and dropped, which costs less than a second read.
-GAP_BAGS = 8
+# Bags in gaps of at most this many are read and dropped, which costs less than a second read; but
+# no bag of more than so many bytes.
+GAP_BAGS, GAP_BYTES = 8, 1 << 20
 # The same for reads of sizes and labels only.
 SCAN_GAP = 1024
 # Bags whose labels are read at a time to find the bags with a label.
@@ -48,7 +50,18 @@ class Bags(ABC):
     feature_names: list[str] | None
     has_row_labels: bool
     has_bag_ids: bool
+    kept_columns: tuple[KeptColumn, ...] = ()
+    """Names and types of the kept columns."""
     fingerprint: str
+
+    @property
+    @abstractmethod
+    def kept_digest(self) -> str:
+        """Digest of the values of kept columns, which ``fingerprint`` leaves out.
+
+        It also depends on how the store keeps them: equal values in stores of two backends have
+        different digests.
+        """
 
     @property
     @abstractmethod
@@ -66,22 +79,38 @@ class Bags(ABC):
         """Number of stored values of all rows; an estimate for a view of sparse rows."""
 
     @abstractmethod
-    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+    def read(
+        self, start: int, stop: int, *, row_labels: bool = True, kept: bool = True
+    ) -> BagBlock:
         """Read bags ``start`` to ``stop`` in one pass over their chunks.
 
-        Rows come back in storage order; an empty range gives an empty block. Row labels, if there
-        are any, are read unless ``row_labels`` is False. A chunk that is missing or fails its
-        checksum raises StoreError, naming the file.
+        Rows come back in storage order; an empty range gives an empty block. Row labels and kept
+        columns, if there are any, are read unless ``row_labels`` or ``kept`` is False. A chunk that
+        is missing or fails its checksum raises StoreError, naming the file.
         """
+
+    def kept(self, start: int, stop: int) -> Kept:
+        """Values of kept columns for the rows of some bags, by name; rows are not read.
+
+        Numbers are an array (rows,) or (rows, width), texts an array of Python strings. The rows of
+        a bag follow those of the bag before, as in :meth:`read`.
+        """
+        self._check_range(start, stop)
+        return {}
 
     def read_ranges(self, ranges: Ranges) -> RangeGroup:
         """Read several ranges, without row labels; a store reads them together."""
-        blocks = [self.read(*bags, row_labels=False) for bags in ranges]
+        blocks = [self.read(*bags, row_labels=False, kept=False) for bags in ranges]
         return RangeGroup.from_blocks(blocks, self.dtype)
 
     def at_hand(self) -> BagBlock | None:
         """Return all bags if they are in memory in the form that kernels need, else None."""
         return None
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether values are read to where they stay, without a second copy while reading."""
+        return False
 
     def reopened(self) -> Bags:
         """Return the same bags with files and locks of their own, as a forked process needs."""
@@ -95,7 +124,7 @@ class Bags(ABC):
         """Number of stored values of each bag; a store does not read the values."""
         if not self.sparse:
             return self.bag_sizes(start, stop) * self.n_features
-        block = self.read(start, stop)
+        block = self.read(start, stop, row_labels=False, kept=False)
         assert isinstance(block.rows, SparseRows), "sparse bags have sparse rows"
         return np.diff(block.rows.offsets[block.bag_offsets])
 
@@ -167,7 +196,9 @@ class Bags(ABC):
         }
         return table_html(self.name, facts)
 
-    def read_bags(self, indices: ArrayLike, *, row_labels: bool = True) -> BagBlock:
+    def read_bags(
+        self, indices: ArrayLike, *, row_labels: bool = True, kept: bool = True
+    ) -> BagBlock:
         """Read bags by number, in the order given; a number may be repeated."""
         numbers = _numbers(indices)
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.n_bags):
@@ -177,23 +208,40 @@ class Bags(ABC):
             )
         unique, positions = np.unique(numbers, return_inverse=True)
         parts = []
-        for start, stop in runs(unique, gap=GAP_BAGS):
-            block = self.read(start, stop, row_labels=row_labels)
+        for start, stop in self._near(unique):
+            block = self.read(start, stop, row_labels=row_labels, kept=kept)
             chosen = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
             parts.append(block if len(chosen) == len(block) else block.take(chosen - start))
         if not parts:
-            return self.read(0, 0, row_labels=row_labels)
+            return self.read(0, 0, row_labels=row_labels, kept=kept)
         block = BagBlock.join(parts)
         in_order = len(positions) == len(unique) and bool((np.diff(positions) == 1).all())
         return block if in_order else block.take(positions)
+
+    def _near(self, unique: I64) -> Iterator[tuple[int, int]]:
+        """Yield ranges that cover ascending bags, with few and short other bags between them."""
+        for start, stop in runs(unique, gap=GAP_BAGS):
+            chosen = unique[np.searchsorted(unique, start) : np.searchsorted(unique, stop)]
+            cuts: list[I64] = [chosen]
+            if len(chosen) < stop - start:
+                row_values = self.n_values / max(self.n_rows, 1) if self.sparse else self.n_features
+                row_bytes = row_values * np.dtype(self.dtype).itemsize
+                is_long = self.bag_sizes(start, stop) * row_bytes > GAP_BYTES
+                is_long[chosen - start] = False
+                # Number of long bags before each chosen bag: where it grows, one lies between.
+                n_before = np.cumsum(is_long)[chosen - start]
+                cuts = np.split(chosen, np.flatnonzero(np.diff(n_before)) + 1)
+            for part in cuts:
+                yield int(part[0]), int(part[-1]) + 1
 
     def to_arrow(self, start: int = 0, stop: int | None = None) -> pa.Table:
         """Bags ``start`` to ``stop`` as an Arrow table in memory, by default all bags.
 
         Columns: ``bag`` (number), ``bag_id``, ``rows`` (lists of the store's dtype), ``labels``
-        (numbers), ``label_names`` and ``row_labels`` if the store has them. A sparse store has
-        ``columns`` and ``values`` instead of ``rows``. Rows are not copied, so that the table of
-        bags in memory shares their memory. Take ranges of a store that is larger than memory.
+        (numbers), ``label_names`` and ``row_labels`` if the store has them, and for each kept
+        column ``kept_NAME``, with a value for each row. A sparse store has ``columns`` and
+        ``values`` instead of ``rows``. Rows are not copied, so that the table of bags in memory
+        shares their memory. Take ranges of a store that is larger than memory.
         """
         # Loaded late: reading a Zarr store does not need pyarrow.
         tables = import_module("streammiml.bags.tables")
@@ -203,9 +251,9 @@ class Bags(ABC):
         """Bags ``start`` to ``stop`` as a pandas DataFrame, by default all bags.
 
         Columns are those of :meth:`to_arrow`. ``rows`` of a bag is an array (rows, features),
-        ``labels`` and ``row_labels`` are arrays, and ``label_names`` is a list. In a sparse store,
-        ``columns`` and ``values`` of a bag are lists of arrays, one for each row. Rows are not
-        copied. Take ranges of a store that is larger than memory.
+        ``labels``, ``row_labels`` and kept columns are arrays, and ``label_names`` is a list. In a
+        sparse store, ``columns`` and ``values`` of a bag are lists of arrays, one for each row.
+        Rows are not copied. Take ranges of a store that is larger than memory.
         """
         tables = import_module("streammiml.bags.tables")
         return tables.data_frame(self, *self._range(start, stop))
@@ -263,7 +311,10 @@ class Bags(ABC):
 
 
 def _split(block: BagBlock, ids: Sequence[str]) -> list[Bag]:
-    return [Bag(block.rows_of(i), block.labels_of(i), name) for i, name in enumerate(ids)]
+    return [
+        Bag(block.rows_of(i), block.labels_of(i), name, block.kept_of(i))
+        for i, name in enumerate(ids)
+    ]
 
 
 class JoinedStore(Bags):
@@ -288,7 +339,22 @@ class JoinedStore(Bags):
         self.label_names, self.feature_names = first.label_names, first.feature_names
         self.has_row_labels = all(store.has_row_labels for store in stores)
         self.has_bag_ids = all(store.has_bag_ids for store in stores)
-        self.fingerprint = _derived("join", *(store.fingerprint for store in stores))
+        self.kept_columns = tuple(
+            column
+            for column in first.kept_columns
+            if all(column in store.kept_columns for store in stores)
+        )
+        self.fingerprint = derived("join", *(store.fingerprint for store in stores))
+
+    @property
+    def kept_digest(self) -> str:
+        """See :attr:`Bags.kept_digest`."""
+        return derived("join", *(store.kept_digest for store in self.stores))
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether all stores do; see :attr:`Bags.reads_in_place`."""
+        return all(store.reads_in_place for store in self.stores)
 
     def reopened(self) -> JoinedStore:
         """Open all stores again; see :meth:`Bags.reopened`."""
@@ -312,14 +378,23 @@ class JoinedStore(Bags):
         """Number of stored values of all rows."""
         return sum(store.n_values for store in self.stores)
 
-    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+    def read(
+        self, start: int, stop: int, *, row_labels: bool = True, kept: bool = True
+    ) -> BagBlock:
         """Read bags ``start`` to ``stop``; see :meth:`Bags.read`."""
         with_labels = self.has_row_labels and row_labels
         pieces = self._pieces(start, stop)
-        blocks = [store.read(a, b, row_labels=with_labels) for store, a, b in pieces]
+        blocks = [store.read(a, b, row_labels=with_labels, kept=False) for store, a, b in pieces]
         if not with_labels:
             blocks = [replace(block, row_labels=None) for block in blocks]
-        return BagBlock.join(blocks)
+        block = BagBlock.join(blocks)
+        return replace(block, kept=self.kept(start, stop)) if kept else block
+
+    def kept(self, start: int, stop: int) -> Kept:
+        """Values of the kept columns that all stores have; see :meth:`Bags.kept`."""
+        parts = [store.kept(a, b) for store, a, b in self._pieces(start, stop)]
+        names = [column.name for column in self.kept_columns]
+        return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag; rows are not read."""
@@ -369,7 +444,13 @@ class StoreView(Bags):
         self.dtype, self.sparse = base.dtype, base.sparse
         self.label_names, self.feature_names = base.label_names, base.feature_names
         self.has_row_labels, self.has_bag_ids = base.has_row_labels, base.has_bag_ids
-        self.fingerprint = _derived("view", base.fingerprint, indices.astype("<i8").tobytes())
+        self.kept_columns = base.kept_columns
+        self.fingerprint = derived("view", base.fingerprint, indices.astype("<i8").tobytes())
+
+    @property
+    def kept_digest(self) -> str:
+        """See :attr:`Bags.kept_digest`; the fingerprint says which bags these are."""
+        return self.base.kept_digest
 
     def reopened(self) -> StoreView:
         """View of the same bags of a store that is opened again; see :meth:`Bags.reopened`."""
@@ -396,10 +477,20 @@ class StoreView(Bags):
         """Estimated number of stored values, as if all rows of the store had the same number."""
         return round(self.base.n_values * self.n_rows / max(self.base.n_rows, 1))
 
-    def read(self, start: int, stop: int, *, row_labels: bool = True) -> BagBlock:
+    def read(
+        self, start: int, stop: int, *, row_labels: bool = True, kept: bool = True
+    ) -> BagBlock:
         """Read bags ``start`` to ``stop`` of the view; see :meth:`Bags.read`."""
         self._check_range(start, stop)
-        return self.base.read_bags(self.indices[start:stop], row_labels=row_labels)
+        return self.base.read_bags(self.indices[start:stop], row_labels=row_labels, kept=kept)
+
+    def kept(self, start: int, stop: int) -> Kept:
+        """Values of kept columns; see :meth:`Bags.kept`."""
+
+        def read(a: int, b: int) -> tuple[I64, Kept]:
+            return from_sizes(self.base.bag_sizes(a, b)), self.base.kept(a, b)
+
+        return self._gathered(read, start, stop, gap=GAP_BAGS)[1]
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag; rows are not read."""
@@ -420,27 +511,44 @@ class StoreView(Bags):
 
     def labels(self, start: int, stop: int) -> tuple[I64, NDArray[np.int32]]:
         """Label offsets (beginning with 0) and label indices; rows are not read."""
+
+        def read(a: int, b: int) -> tuple[I64, Kept]:
+            offsets, labels = self.base.labels(a, b)
+            return offsets, {"labels": labels}
+
+        offsets, gathered = self._gathered(read, start, stop, gap=SCAN_GAP)
+        return offsets, gathered["labels"]
+
+    def _gathered(
+        self, read: Callable[[int, int], tuple[I64, Kept]], start: int, stop: int, *, gap: int
+    ) -> tuple[I64, Kept]:
+        """Offsets and items of the view's bags; ``read`` has those of a range of base bags."""
         self._check_range(start, stop)
         bags = self.indices[start:stop]
         sizes, order = np.empty(len(bags), np.int64), np.empty(len(bags), np.int64)
-        parts, at = [np.empty(0, np.int32)], 0
-        for group, a, b in self._runs(bags):
-            offsets, labels = self.base.labels(a, b)
+        parts: list[Kept] = []
+        at = 0
+        for group, a, b in self._runs(bags, gap):
+            offsets, items = read(a, b)
             ends, chosen = gather(offsets, bags[group] - a)
             sizes[group], order[group] = np.diff(ends), at + np.arange(len(group))
-            parts.append(labels[chosen])
+            parts.append({name: values[chosen] for name, values in items.items()})
             at += len(group)
+        if not parts:
+            return from_sizes([]), read(0, 0)[1]
         sizes_as_read = np.empty(len(bags), np.int64)
         sizes_as_read[order] = sizes
         offsets, chosen = gather(from_sizes(sizes_as_read), order)
-        return offsets, np.concatenate(parts)[chosen]
+        return offsets, {
+            name: np.concatenate([part[name] for part in parts])[chosen] for name in parts[0]
+        }
 
     @staticmethod
-    def _runs(bags: I64) -> Iterator[tuple[I64, int, int]]:
+    def _runs(bags: I64, gap: int = SCAN_GAP) -> Iterator[tuple[I64, int, int]]:
         """Yield groups of bags with close numbers: indices in ``bags``, range of the numbers."""
         order = np.argsort(bags, kind="stable")
         ordered = bags[order]
-        for a, b in runs(np.unique(ordered), gap=SCAN_GAP):
+        for a, b in runs(np.unique(ordered), gap=gap):
             yield order[np.searchsorted(ordered, a) : np.searchsorted(ordered, b)], a, b
 
     def bag_ids(self, start: int, stop: int) -> list[str]:
@@ -449,8 +557,8 @@ class StoreView(Bags):
         return [self.base.bag_ids(i, i + 1)[0] for i in self.indices[start:stop].tolist()]
 
 
-def _derived(*parts: str | bytes) -> str:
-    """Fingerprint of a view or of joined stores."""
+def derived(*parts: str | bytes) -> str:
+    """Digest of several parts, such as the fingerprints of joined stores."""
     raw = b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     return hashlib.blake2b(raw, digest_size=16).hexdigest()
 

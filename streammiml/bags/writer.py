@@ -13,8 +13,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,15 +22,15 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from streammiml._base.atomic import (
-    DISK_FULL,
     FolderLock,
-    free_bytes,
     sync_file,
     sync_folder,
     write_atomically,
 )
+from streammiml._base.json_and_toml import parse_json
 from streammiml.bags.backends import BACKENDS
 from streammiml.bags.block import BagBlock
+from streammiml.bags.file_errors import writing
 from streammiml.bags.ids import refuse_twice
 from streammiml.bags.layout import FOLDER, MANIFEST, OWNER, Manifest
 from streammiml.bags.location import SCHEMES, LocalFolder, Location, open_location
@@ -103,7 +102,7 @@ class BagWriter:
         name = os.fspath(destination)
         folder = staging or staging_for(name)
         _refuse_existing(name)
-        settings = json.dumps({"spec": asdict(spec), "source": source}, sort_keys=True)
+        settings = json.dumps({"spec": _spec_record(spec), "source": source}, sort_keys=True)
         with writing(name, folder.parent, needed):
             folder.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(folder / "lock", name)
@@ -145,7 +144,7 @@ class BagWriter:
         name = os.fspath(destination)
         folder = staging or staging_for(name)
         try:
-            begun = json.loads((folder / "begun.json").read_text())
+            begun = parse_json((folder / "begun.json").read_text())
         except FileNotFoundError:
             raise StoreError(f"{name} has not been begun; nothing to join") from None
         settings: dict[str, Any] = {
@@ -324,6 +323,12 @@ class BagWriter:
             location.delete([OWNER])
 
 
+def _spec_record(spec: StoreSpec) -> dict[str, Any]:
+    """Fields of the spec; without kept columns, those of versions that knew none."""
+    record = asdict(spec)
+    return record if spec.kept else {name: record[name] for name in record if name != "kept"}
+
+
 def _label_count(spec: StoreSpec, tally: PartTally, name: str) -> int:
     """Number of labels; refuse a store without bags, and labels outside this number."""
     if tally.n_bags == 0:
@@ -351,25 +356,3 @@ def _refuse_existing(name: str) -> None:
 
 def _exists(name: str) -> StoreError:
     return StoreError(f"{name} exists already; remove it or choose another name")
-
-
-@contextmanager
-def writing(name: str, folder: Path, needed: int | None = None) -> Iterator[None]:
-    """Turn an OSError of writing into a StoreError that says how many bytes of the disk are free.
-
-    ``needed`` is the estimated size of the store in bytes; the message of a full disk contains it.
-    """
-    try:
-        yield
-    except OSError as error:
-        existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-        why, room = error.strerror or error, f"{free_bytes(existing):,} bytes free"
-        if error.errno in DISK_FULL:
-            # Replaced, because some libraries change the text of the reason.
-            why = os.strerror(error.errno)
-            room = room if needed is None else f"about {needed:,} bytes needed, {room}"
-            if name.startswith(SCHEMES):
-                room = f"{existing}: {room}"
-        raise StoreError(
-            f"{name} cannot be written: {why} ({room}); finished parts are kept, run again to go on"
-        ) from error

@@ -18,14 +18,13 @@ from streammiml.bags.array_writer import ArrayWriter
 from streammiml.bags.block import BagBlock
 from streammiml.bags.fingerprint import U64, digests_of
 from streammiml.bags.ids import id_hashes
+from streammiml.bags.kept_columns import is_offsets
 from streammiml.bags.layout import (
-    ARRAY_DTYPES,
     INDEX_CHUNK,
     INDEX_PIECE,
     PIECE_BYTES,
     RECORD,
     ArrayEntry,
-    array_names,
 )
 from streammiml.bags.location import LocalFolder, Upload, file_crc
 from streammiml.bags.manifest_draft import (
@@ -62,20 +61,19 @@ class ZarrAppender:
         self._uploaded: list[Path] = []
         self.next_part = 0
         self.tally = PartTally()
-        names = array_names(sparse=spec.sparse, row_labels=spec.row_labels, bag_ids=spec.bag_ids)
-        self.arrays = {name: self._array(name) for name in names}
+        names = list(spec.arrays)
+        self.arrays = {name: self._array(name, *kind) for name, kind in spec.arrays.items()}
         self._tables = {name: AppendLog(logs / f"chunks-{name}") for name in names}
         self._files = {name: AppendLog(logs / f"files-{name}") for name in names}
-        self._ends = {name: 0 for name in names if name.endswith("_offsets")}
+        self._ends = {name: 0 for name in names if is_offsets(name)}
         for name in self._ends:
             self.arrays[name].append(np.zeros(1, np.int64))
 
-    def _array(self, name: str) -> ArrayWriter:
+    def _array(self, name: str, dtype: str, width: int) -> ArrayWriter:
         spec = self._spec
-        dtype = ARRAY_DTYPES.get(name, spec.dtype)
-        width = spec.n_features if name == "rows" else 1
         codec = spec.resolved_codec if name in ("rows", "values", "columns") else "none"
-        chunk, per_file, piece = INDEX_CHUNK, 1024, min(INDEX_PIECE, INDEX_CHUNK)
+        piece = max(1, min(INDEX_PIECE, INDEX_CHUNK) // width)
+        chunk, per_file = piece * (INDEX_CHUNK // min(INDEX_PIECE, INDEX_CHUNK)), 1024
         if name in ("rows", "values", "columns"):
             element = np.dtype(dtype).itemsize * width
             piece = max(1, min(PIECE_BYTES, spec.chunk_bytes) // element)
@@ -89,7 +87,7 @@ class ZarrAppender:
             chunk=chunk,
             shard_chunks=per_file,
             piece=piece,
-            key=partial(zarr_write.shard_key, name),
+            key=partial(zarr_write.shard_key, name, is_matrix=name == "rows" or width > 1),
             close=partial(self._closed, name),
             codec=codec,
             encode=None if codec == "none" else partial(zarr_write.compress, codec=codec),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import struct
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +12,7 @@ import numpy as np
 from numcodecs import blosc, gzip, zstd
 from numpy.typing import NDArray
 
+from streammiml._base.json_and_toml import parse_json
 from streammiml.bags.layout import ArrayEntry, Manifest
 from streammiml.bags.location import Location
 from streammiml.bags.verified_array import ChunkRecord, Decode, fetch_checked, one_by_one
@@ -116,4 +116,4 @@ def _decompressed(
 def attributes(location: Location, manifest: Manifest) -> dict[str, Any]:
     """Read counts and names from the attributes of the group."""
     raw = fetch_checked(location, "zarr.json", manifest.metadata["zarr.json"])
-    return dict(json.loads(bytes(raw)).get("attributes", {}).get("streammiml", {}))
+    return dict(parse_json(bytes(raw)).get("attributes", {}).get("streammiml", {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streammiml.bags.fingerprint import digests_of
 from streammiml.bags.ids import id_hashes, refuse_twice
+from streammiml.bags.kept_columns import KEPT_DTYPES, TEXT, columns_in, is_kept, is_offsets
 from streammiml.bags.layout import (
     ARRAY_DTYPES,
     RECORD,
@@ -99,7 +100,8 @@ def _zarr_spec(
 ) -> StoreSpec:
     sparse = "rows" not in arrays
     row_labels, bag_ids = "row_labels" in arrays, "bag_id_bytes" in arrays
-    expected = array_names(sparse=sparse, row_labels=row_labels, bag_ids=bag_ids)
+    kept = columns_in({name: (array.dtype.name, array.width) for name, array in arrays.items()})
+    expected = array_names(sparse=sparse, row_labels=row_labels, bag_ids=bag_ids, kept=kept)
     missing = [name for name in expected if name not in arrays]
     if missing:
         raise StoreError(f"{folder.name} has no array {missing[0]!r} (see FORMAT.md)")
@@ -121,10 +123,14 @@ def _zarr_spec(
         row_labels=row_labels,
         bag_ids=bag_ids,
         codec="none",
+        kept=kept,
     )
-    lengths = {
+    n_rows = _n_rows(arrays, spec)
+    lengths = {column.values: n_rows for column in kept if column.offsets is None}
+    lengths |= {column.offsets: n_rows + 1 for column in kept if column.offsets is not None}
+    lengths |= {
         "label_offsets": arrays["bag_offsets"].length,
-        "row_labels": _n_rows(arrays, spec),
+        "row_labels": n_rows,
         "bag_id_offsets": arrays["bag_offsets"].length,
         "columns": arrays["values"].length if sparse else 0,
     }
@@ -166,14 +172,15 @@ class ForeignArray:
         self.coding = _coding(codecs, where)
         self.dtype, self.length = np.dtype(array.dtype), int(shape[0])
         self.width = int(shape[1]) if len(shape) == 2 else 1
-        if len(shape) != (2 if name == "rows" else 1) or self.chunk[1:] != shape[1:]:
+        n_axes = 2 if name == "rows" or (len(shape) == 2 and is_kept(name)) else 1
+        if len(shape) != n_axes or self.chunk[1:] != shape[1:]:
             raise StoreError(
-                f"{where}: {name} must have {2 if name == 'rows' else 1} axes and be chunked "
+                f"{where}: {name} must have {n_axes} axes and be chunked "
                 f"along the first only, has shape {shape} in chunks {self.chunk}"
             )
         if self._shard[1:] != shape[1:]:
             raise StoreError(f"{where}: shards must be cut along the first axis only")
-        expected = [ARRAY_DTYPES[name]] if name in ARRAY_DTYPES else list(ROW_DTYPES)
+        expected = list(_dtypes(name))
         if self.dtype.name not in expected:
             raise StoreError(
                 f"{where}: dtype is {self.dtype.name}, expected {' or '.join(expected)}"
@@ -184,7 +191,7 @@ class ForeignArray:
         step, per_file = self.chunk[0], self._shard[0] // self.chunk[0]
         for first in range(0, self.length, step):
             number = first // step
-            key = shard_key(self.name, number // per_file)
+            key = shard_key(self.name, number // per_file, is_matrix=len(self.chunk) == 2)
             slot = number % per_file
             if slot == 0:
                 slots = self._slots(key, per_file)
@@ -243,7 +250,8 @@ def foreign_arrays(
         raise StoreError(f"{folder.name} is no Zarr 3 group: {reason}") from error
     if group.metadata.zarr_format != 3:
         raise StoreError(f"{folder.name} is Zarr 2; write it as Zarr 3")
-    unknown = sorted(set(zarr_arrays) - {*ARRAY_DTYPES, "rows", "values"})
+    known = {*ARRAY_DTYPES, "rows", "values", *filter(is_kept, zarr_arrays)}
+    unknown = sorted(set(zarr_arrays) - known)
     if unknown:
         raise StoreError(f"{folder.name} has an unknown array {unknown[0]!r} (see FORMAT.md)")
     arrays = {name: ForeignArray(folder, name, array) for name, array in zarr_arrays.items()}
@@ -251,6 +259,16 @@ def foreign_arrays(
     if not isinstance(attributes, dict):
         raise StoreError(f"{folder.name}/zarr.json: the attribute 'streammiml' must be an object")
     return arrays, attributes, ["zarr.json", *(f"{name}/zarr.json" for name in arrays)]
+
+
+def _dtypes(name: str) -> Sequence[str]:
+    """Types that an array may have."""
+    if is_kept(name) and is_offsets(name):
+        return ["int64"]
+    if is_kept(name):
+        columns = columns_in({name: (KEPT_DTYPES[0], 1)})
+        return ["uint8"] if columns[0].dtype == TEXT else KEPT_DTYPES[:-1]
+    return [ARRAY_DTYPES[name]] if name in ARRAY_DTYPES else ROW_DTYPES
 
 
 def _coding(codecs: Any, where: str) -> str:

@@ -26,9 +26,9 @@ SHARD_BYTES = 64 << 20
 ABSENT = 2**64 - 1
 
 
-def shard_key(name: str, number: int) -> str:
+def shard_key(name: str, number: int, *, is_matrix: bool) -> str:
     """Key of a shard; arrays are cut along their first axis only."""
-    return f"{name}/c/{number}/0" if name == "rows" else f"{name}/c/{number}"
+    return f"{name}/c/{number}/0" if is_matrix else f"{name}/c/{number}"
 
 
 def shard_index(chunks: list[tuple[int, int]], n_slots: int) -> bytes:
@@ -73,7 +73,7 @@ def write_metadata(
             clevel=5,
             shuffle="shuffle" if shuffled(array.dtype, codec) else "noshuffle",
         )
-        width = (array.width,) if array.name == "rows" else ()
+        width = (array.width,) if array.name == "rows" or array.width > 1 else ()
         zarr.create_array(
             store,
             name=array.name,

@@ -10,7 +10,7 @@ bag numbers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +139,11 @@ class Calendar:
         )
         self._n_free += n_added
 
+    def groups(self) -> Iterator[BlockGroup]:
+        """Yield the groups that are held."""
+        for groups in self._held.values():
+            yield from groups
+
     def collect(self, number: int) -> tuple[I64, list[BlockGroup]]:
         """Remove the lines of a batch; returns them in the order of their visit.
 
@@ -155,27 +160,88 @@ class Calendar:
         return lines[order], self._held.pop(number, [])
 
 
-def visits(plan: BlockPlan, epoch: int, step: int) -> Iterator[tuple[int, I64]]:
+def visits(plan: BlockPlan, epoch: int, step: int) -> Iterator[tuple[int, I64, bool]]:
     """Order the bags of an epoch, ``step`` rounds at a time, for a plan that mixes all blocks.
 
-    Yields the place of the first bag and the numbers of the bags in the order of their visit.
+    Yields the place of the first bag, the numbers of the bags in the order of their visit, and
+    whether they are the last of the epoch.
     """
-    numbers, blocks = np.arange(plan.n_bags), np.arange(plan.n_blocks)
-    positions = np.empty(plan.n_blocks, np.int64)
-    positions[plan.blocks_at(epoch, blocks)] = blocks
+    blocks = plan.blocks_at(epoch, np.arange(plan.n_blocks))
+    numbers = (blocks[:, None] * plan.block_bags + np.arange(plan.block_bags)).ravel()
+    positions = np.repeat(np.arange(plan.n_blocks), plan.block_bags)[numbers < plan.n_bags]
+    numbers = numbers[numbers < plan.n_bags]
     # Rounds are taken modulo their number here, because all blocks stay in memory.
     # ``Calendar.insert`` takes no modulo, because its blocks are read and released.
-    rounds = plan.rounds_of(epoch, positions[numbers // plan.block_bags], numbers)
+    rounds = plan.rounds_of(epoch, positions, numbers)
     turns = plan.turns_of(epoch, numbers)
     # numpy sorts 16-bit integers by radix sort, in linear time. Turns are sorted batch by batch.
     sort_keys = rounds.astype(np.uint16) if plan.n_blocks <= 1 << 16 else rounds
     order = np.argsort(sort_keys, kind="stable")
     ends = np.cumsum(np.bincount(rounds, minlength=plan.n_blocks)).tolist()
     start = 0
-    for stop in [*ends[step - 1 : -1 : step], ends[-1]]:
+    stops = [*ends[step - 1 : -1 : step], ends[-1]]
+    for number, stop in enumerate(stops, 1):
         due = order[start:stop]
-        yield start, due[np.lexsort((turns[due], rounds[due]))]
+        yield start, numbers[due[np.lexsort((turns[due], rounds[due]))]], number == len(stops)
         start = stop
+
+
+def bag_bytes(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> I64:
+    """Bytes of the rows of each bag, without the offsets of sparse rows."""
+    value_bytes = np.dtype(dtype).itemsize
+    if sparse:
+        return lines[:, N_VALUES] * (4 + value_bytes)
+    return lines[:, N_ROWS] * (n_features * value_bytes)
+
+
+def owner_of(line: I64, groups: Iterable[BlockGroup]) -> BlockGroup:
+    """Find the group that holds the bag of a line."""
+    return next(group for group in groups if (group.table[:, ROWS] == line[ROWS]).any())
+
+
+def bag_in_place(
+    line: I64, owner: Any, *, n_features: int, dtype: str, sparse: bool
+) -> BagBlock | None:
+    """Make a block of one bag whose values stay where they are, in memory that ``owner`` holds.
+
+    None if the values are not aligned, as kernels need them.
+    """
+    value_bytes = np.dtype(dtype).itemsize
+    addresses = [(COLUMNS, 4), (VALUES, value_bytes)] if sparse else [(ROWS, value_bytes)]
+    if any(line[column] % alignment for column, alignment in addresses):
+        return None
+    rows: NDArray[Any] | SparseRows
+    if sparse:
+        n_values = int(line[N_VALUES])
+        lengths, _ = copy_ranges(line[[ROWS]], line[[N_ROWS]], 8)
+        rows = SparseRows(
+            from_sizes(lengths.view(np.int64)),
+            _array_at(int(line[COLUMNS]), (n_values,), "uint32", owner),
+            _array_at(int(line[VALUES]), (n_values,), dtype, owner),
+            n_features,
+        )
+    else:
+        rows = _array_at(int(line[ROWS]), (int(line[N_ROWS]), n_features), dtype, owner)
+    labels, label_offsets = copy_ranges(line[[LABELS]], line[[N_LABELS]], 4)
+    bag_offsets = np.array([0, line[N_ROWS]])
+    return BagBlock(bag_offsets, rows, label_offsets, labels.view(np.int32))
+
+
+class _Memory:
+    """Memory at an address, for NumPy; arrays made of it keep the owner alive."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "typestr": np.dtype(dtype).str,
+            "version": 3,
+        }
+        self._owner = owner
+
+
+def _array_at(address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> NDArray[Any]:
+    return np.asarray(_Memory(address, shape, dtype, owner))
 
 
 def copied_bags(lines: I64, *, n_features: int, dtype: str, sparse: bool) -> BagBlock:

@@ -118,11 +118,11 @@ def store_speed(store: BagStore) -> StoreSpeed:
 
 
 def _unread_bytes(store: BagStore) -> int:
-    """Bytes of arrays that streams do not read: row labels and ids.
+    """Bytes of arrays that streams do not read: row labels, ids and kept columns.
 
     In Zarr, an array has files of its own; files of Parquet hold all arrays.
     """
-    unread = ("row_labels/", "bag_id_bytes/", "bag_id_offsets/")
+    unread = ("row_labels/", "bag_id_bytes/", "bag_id_offsets/", "kept_")
     return sum(size for key, size, _ in store.manifest.files if key.startswith(unread))
 
 

@@ -3,14 +3,14 @@
 Several threads read and verify blocks. Another thread copies the bags of some rounds from the
 blocks into a batch. The consumer gets batches: bags in the order of their visit, which depends on
 the plan alone. Bags of a store in memory are not copied, unless the plan mixes only a part of the
-blocks at a time.
+blocks at a time. Long bags are not copied either, if the settings say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,11 @@ from streammiml.blocks.mixing import (
     NUMBER,
     BlockGroup,
     Calendar,
+    bag_bytes,
+    bag_in_place,
     copied_bags,
     group_of,
+    owner_of,
     set_turns,
     visits,
 )
@@ -57,6 +60,12 @@ class Batch:
     places: I64
     """Places of the visited bags in the epoch; places of bags that are left out are missing."""
 
+    def sizes(self, visit: I64) -> tuple[int, int]:
+        """Rows of these bags, and about how many bytes they take."""
+        offsets = self.bags.bag_offsets
+        n_rows = int((offsets[visit + 1] - offsets[visit]).sum())
+        return n_rows, self.bags.nbytes * n_rows // max(1, self.bags.n_rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
@@ -70,6 +79,9 @@ class ReadSettings:
     """About how many bags are mixed at a time; a batch has as many, or ``exact_bags``."""
     exact_bags: int | None = None
     """Exact number of bags in a batch, fewer only at the end of an epoch; for order ``blocks``."""
+    long_bytes: int | None = None
+    """Bags of at least as many bytes are batches of their own, which use the memory of the block:
+    nothing is copied. None if all bags are copied, as ``exact_bags`` requires."""
     deadline: float = DEADLINE
 
     def rounds(self, plan: BlockPlan) -> int:
@@ -103,17 +115,24 @@ class BagStream:
         place: int = 0,
         read: ReadSettings,
         leave_out: LeaveOut | None = None,
+        held: HeldBags | None = None,
     ) -> None:
         self._store, self._plan, self._settings = store, plan, read
         self._leave_out = leave_out or (lambda _, bags: np.zeros(len(bags), bool))
         self._inner: ReadAhead[Any, Any] | None = None
         self._closed = False
-        self._block = store.at_hand()
+        self._form: dict[str, Any] = {
+            "n_features": store.n_features,
+            "dtype": store.dtype,
+            "sparse": store.sparse,
+        }
+        self._block, self._held = store.at_hand(), held
         batches = self._bag_by_bag
         if plan.order == "blocks":
-            # The blocks of a replica change with the epoch, so they cannot be held.
-            holds_all = plan.window == plan.n_blocks and plan.replicas == 1
-            batches = self._fully_mixed if holds_all else self._partly_mixed
+            # The blocks of a replica change with the epoch: to hold them, it must hold the store.
+            has_all = plan.replicas == 1 or held is not None or self._block is not None
+            mixes_all = plan.window == plan.n_blocks
+            batches = self._fully_mixed if mixes_all and has_all else self._partly_mixed
         self._ahead = run_ahead(batches(epoch, place), depth=read.batches_ahead)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -162,7 +181,7 @@ class BagStream:
             numbers, places = numbers[kept], np.arange(span.start, span.stop)[kept]
             if self._block is not None:
                 return Batch(span.epoch, self._block, numbers, numbers, places)
-            bags = self._store.read_bags(numbers, row_labels=False)
+            bags = self._store.read_bags(numbers, row_labels=False, kept=False)
             return Batch(span.epoch, bags, np.arange(len(bags)), numbers, places)
 
         settings = self._settings
@@ -174,12 +193,16 @@ class BagStream:
         """Batches of a plan that mixes all blocks: all are read once and held."""
         step = self._settings.rounds(self._plan)
         if self._block is None:
-            # ``held`` keeps alive the memory that ``lines`` points to.
-            lines, held = self._read_all(step)
+            lines, held = self._held or self._read_all()
             parts = self._all_visits(epoch, place, step)
             yield from self._batches(
-                _Visits(part.epoch, lines[part.numbers], part.places, held, part.ends_epoch, False)
+                visits
                 for part in parts
+                for visits in self._long_alone(
+                    _Visits(
+                        part.epoch, lines[part.numbers], part.places, held, part.ends_epoch, False
+                    )
+                )
             )
             return
         for part in self._all_visits(epoch, place, step):
@@ -190,28 +213,18 @@ class BagStream:
         """Yield visits of a plan that mixes all blocks."""
         plan = self._plan
         while not self._closed:
-            left_out = self._leave_out(epoch, np.arange(plan.n_bags))
-            n_before = 0
-            for first, numbers in visits(plan, epoch, step):
+            for first, numbers, is_last in visits(plan, epoch, step):
                 places = first + np.arange(len(numbers))
-                kept = ~left_out[numbers] & (places >= place)
-                n_before += len(numbers)
-                ends = n_before == plan.n_bags
-                yield _NumberedVisits(epoch, numbers[kept], places[kept], ends)
+                kept = ~self._leave_out(epoch, numbers) & (places >= place)
+                yield _NumberedVisits(epoch, numbers[kept], places[kept], is_last)
             epoch, place = epoch + 1, 0
 
-    def _read_all(self, step: int) -> tuple[I64, list[Any]]:
-        """Read all blocks; returns a line per bag, in store order, and the owners of the memory."""
-        plan, n = self._plan, self._plan.n_blocks
-        groups_of_blocks = (list(range(first, min(first + step, n))) for first in range(0, n, step))
-        with self._readers(
-            self._read, groups_of_blocks, self._settings.groups_ahead(plan)
-        ) as groups:
-            tables, held = zip(*((group.table, group.held) for group in groups), strict=True)
-        lines = np.concatenate(tables)
-        if len(lines) != plan.n_bags:
-            raise StoreError(f"only {len(lines)} of {plan.n_bags} bags were read")
-        return lines, list(held)
+    def _read_all(self) -> HeldBags:
+        """Read all blocks of the store."""
+        items = _groups_of_all(self._plan, self._settings)
+        depth = self._settings.groups_ahead(self._plan)
+        with self._readers(self._read, items, depth) as groups:
+            return _joined_groups(groups, self._plan.n_bags)
 
     def _partly_mixed(self, epoch: int, place: int) -> Iterator[Batch]:
         """Batches of a plan that mixes a window of blocks, which are read and released in turn."""
@@ -243,11 +256,37 @@ class BagStream:
                 kept = (lines[:, LEFT_OUT] == 0) & (places >= place)
                 batch_place += len(lines)
                 is_last = number == n_batches - 1
-                due = [_Visits(epoch, lines[kept], places[kept], held, is_last)]
+                due = _Visits(epoch, lines[kept], places[kept], held, is_last)
+                pieces = self._long_alone(due, chain(held, calendar.groups()))[::-1]
                 # This frame must not hold the groups while it waits.
-                del held
-                yield due.pop()
+                del held, due
+                while pieces:
+                    yield pieces.pop()
             epoch, place, first, n_before = epoch + 1, 0, 0, 0
+
+    def _long_alone(
+        self, visits: _Visits, groups: Iterable[BlockGroup] | None = None
+    ) -> list[_Visits]:
+        """Cut visits so that each long bag is alone, with what owns its memory.
+
+        The owner is one of ``groups``; without these, all that the visits hold.
+        """
+        limit, lines = self._settings.long_bytes, visits.lines
+        if limit is None:
+            return [visits]
+        long = np.flatnonzero(bag_bytes(lines, **self._form) >= limit).tolist()
+        if not long:
+            return [visits]
+        among = None if groups is None else list(groups)
+        cuts = sorted({0, *long, *(i + 1 for i in long), len(lines)})
+        pieces = []
+        for start, stop in pairwise(cuts):
+            part = replace(visits, lines=lines[start:stop], places=visits.places[start:stop])
+            if start in long:
+                owner = visits.held if among is None else owner_of(lines[start], among)
+                part = replace(part, held=[owner], in_place=True)
+            pieces.append(part)
+        return pieces
 
     def _batches(self, due: Iterator[_Visits]) -> Iterator[Batch]:
         """Copy the bags of visits into batches, of an exact size if the settings say so."""
@@ -283,9 +322,7 @@ class BagStream:
         return _Visits(parts[0].epoch, lines, places, copies.held, False, holds_groups=False)
 
     def _read(self, blocks: list[int]) -> BlockGroup:
-        ranges = [self._plan.bags_of(block) for block in blocks]
-        firsts = [start for start, _ in ranges]
-        return group_of(firsts, self._store.read_ranges(ranges))
+        return _read_blocks(self._store, self._plan, blocks)
 
     def _read_for(self, load: _Load) -> BlockGroup:
         """Read blocks, and write the rounds and turns of their bags in the epoch of the load."""
@@ -300,14 +337,56 @@ class BagStream:
         """Copy the bags of visits into a batch."""
         lines = np.concatenate([part.lines for part in parts])
         places = np.concatenate([part.places for part in parts])
-        bags = self._copied(lines)
+        bags = None
+        if parts[0].in_place:
+            bags = bag_in_place(lines[0], parts[0].held, **self._form)
+        if bags is None:
+            bags = self._copied(lines)
         return Batch(parts[0].epoch, bags, np.arange(len(lines)), lines[:, NUMBER].copy(), places)
 
     def _copied(self, lines: I64) -> BagBlock:
-        store = self._store
-        return copied_bags(
-            lines, n_features=store.n_features, dtype=store.dtype, sparse=store.sparse
-        )
+        return copied_bags(lines, **self._form)
+
+
+class HeldBags(NamedTuple):
+    """All bags of a store in memory; several streams can share them."""
+
+    lines: I64
+    """A line of the mixing table for each bag, in the order of the store."""
+    owners: list[Any]
+    """Objects that own the memory at the addresses in the lines."""
+
+
+def hold_all(store: Bags, plan: BlockPlan, read: ReadSettings) -> HeldBags:
+    """Read all bags of a store, for several streams."""
+    with ReadAhead(
+        lambda blocks: _read_blocks(store, plan, blocks),
+        _groups_of_all(plan, read),
+        depth=read.groups_ahead(plan),
+        threads=read.threads,
+        deadline=read.deadline,
+    ) as groups:
+        return _joined_groups(groups, plan.n_bags)
+
+
+def _groups_of_all(plan: BlockPlan, read: ReadSettings) -> Iterator[list[int]]:
+    """Yield all blocks of the store, in groups that are read together."""
+    step, n = read.rounds(plan), plan.n_blocks_of_store
+    return (list(range(first, min(first + step, n))) for first in range(0, n, step))
+
+
+def _joined_groups(groups: Iterator[BlockGroup], n_bags: int) -> HeldBags:
+    tables, owners = zip(*((group.table, group.held) for group in groups), strict=True)
+    lines = np.concatenate(tables)
+    if len(lines) != n_bags:
+        raise StoreError(f"only {len(lines)} of {n_bags} bags were read")
+    return HeldBags(lines, list(owners))
+
+
+def _read_blocks(store: Bags, plan: BlockPlan, blocks: list[int]) -> BlockGroup:
+    ranges = [plan.bags_of(block) for block in blocks]
+    firsts = [start for start, _ in ranges]
+    return group_of(firsts, store.read_ranges(ranges))
 
 
 class _NumberedVisits(NamedTuple):
@@ -332,6 +411,8 @@ class _Visits:
     ends_epoch: bool
     holds_groups: bool = True
     """Whether copying the bags would let blocks be freed."""
+    in_place: bool = False
+    """Whether this is a single bag that is not copied."""
 
 
 def _split(parts: Sequence[_Visits], n: int) -> tuple[list[_Visits], list[_Visits]]:

@@ -12,6 +12,7 @@ import zarr
 from hypothesis import given
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import as_texts
 from streammiml.bags.layout import CODECS, ROW_DTYPES
 from tests.stores import (
     as_sparse,
@@ -46,7 +47,20 @@ def by_zarr(path: Path, n_features: int) -> BagBlock:
         arrays["label_indices"],
         arrays.get("row_labels"),
         ids,
+        {
+            name.removeprefix("kept_").removesuffix(".bytes"): kept_by_zarr(arrays, name)
+            for name in arrays
+            if name.startswith("kept_") and not name.endswith(".offsets")
+        },
     )
+
+
+def kept_by_zarr(arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    if not name.endswith(".bytes"):
+        return arrays[name]
+    ends = arrays[name.replace(".bytes", ".offsets")].tolist()
+    raw = arrays[name].tobytes()
+    return as_texts(raw[a:b].decode() for a, b in pairwise(ends))
 
 
 def lists(column: pa.ChunkedArray) -> tuple[np.ndarray, pa.Array]:
@@ -73,7 +87,22 @@ def by_pyarrow(path: Path, n_features: int) -> BagBlock:
         rows = SparseRows(row_offsets, flat(columns), flat(values), n_features)
     known = flat(lists(table["row_labels"])[1]) if "row_labels" in table.column_names else None
     ids = table["bag_id"].to_pylist() if "bag_id" in table.column_names else None
-    return BagBlock(bag_offsets, rows, label_offsets, flat(labels), known, ids)
+    kept = {
+        name.removeprefix("kept_"): kept_by_pyarrow(table[name])
+        for name in table.column_names
+        if name.startswith("kept_")
+    }
+    return BagBlock(bag_offsets, rows, label_offsets, flat(labels), known, ids, kept)
+
+
+def kept_by_pyarrow(column: pa.ChunkedArray) -> np.ndarray:
+    values = lists(column)[1]
+    if pa.types.is_string(values.type):
+        return as_texts(values.to_pylist())
+    if not pa.types.is_list(values.type):
+        return flat(values)
+    ends, values = lists(values)
+    return flat(values).reshape(len(ends) - 1, -1)
 
 
 PLAIN = {"zarr": by_zarr, "parquet": by_pyarrow}

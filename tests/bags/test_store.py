@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from tests.stores import (
     as_sparse,
     assert_equal,
     assert_same,
+    assert_same_kept,
     made_block,
     made_spec,
     plain,
@@ -94,7 +96,7 @@ def test_read_bags__returns_any_bags_in_any_order(corpus, backend, cut, data):
 @given(corpus=corpora(), backend=any_backend, cut=cuttings(), data=st.data())
 def test_read_ranges__are_the_blocks_that_reads_one_by_one_give(corpus, backend, cut, data):
     spans = data.draw(st.lists(ranges(len(corpus.block)), min_size=1, max_size=6))
-    bare = replace(corpus.block, row_labels=None, bag_ids=None)
+    bare = plain(corpus.block)
     expected = BagBlock.join([bare.slice(*span) for span in spans])
     with written(corpus, backend, cut) as store:
         assert_same(read_together(store, spans), expected)
@@ -143,6 +145,7 @@ def test_view__holds_the_chosen_bags(corpus, backend, cut, data):
         offsets, labels = view.labels(start, stop)
         assert_equal(offsets, want.label_offsets, "label offsets")
         assert_equal(labels, want.label_indices, "labels")
+        assert_same_kept(view.kept(start, stop), want.kept)
         assert view.bag_ids(start, stop) == [store.bag_ids(i, i + 1)[0] for i in chosen[start:stop]]
         assert view.n_rows == int(store.bag_sizes(0, n)[chosen].sum())
         assert view.n_label_entries == corpus.block.take(chosen).label_offsets[-1]
@@ -177,6 +180,7 @@ def test_joined_stores__read_as_one(corpus, data):
         assert_equal(joined.bag_values(start, stop), values_of(want), "values")
         assert_equal(joined.labels(start, stop)[0], want.label_offsets, "label offsets")
         assert_equal(joined.labels(start, stop)[1], want.label_indices, "labels")
+        assert_same_kept(joined.kept(start, stop), want.kept)
         ids = [str(i) for i in range(start, stop)] if want.bag_ids is None else want.bag_ids
         assert joined.bag_ids(start, stop) == ids
         assert (joined.n_bags, joined.n_rows) == (len(block), block.n_rows)
@@ -363,3 +367,13 @@ def test_parquet__reading_starts_no_thread_that_outlives_the_interpreter(tmp_pat
     words = [sys.executable, "-c", THREADS, path]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0"], done
+
+
+def test_open__of_a_table_or_of_arrays_says_how_to_write_a_store():
+    with pytest.raises(StoreError, match=r"a table is no store; .*: sm\.convert\(table, 'corpus"):
+        sm.open_store(pd.DataFrame({"doc_id": ["a"], "x": [1.0]}))
+    for bags in ([np.eye(2)], np.eye(2), 5, iter(["a.zarr"])):
+        with pytest.raises(
+            StoreError, match=r"named by its path, not by .*: sm\.write_store\('cor"
+        ):
+            sm.open_store(bags)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import streammiml as sm
 from streammiml.bags.block import BagBlock
 from streammiml.bags.memory import MemoryBags
+from streammiml.bags.tables import pandas_frame, polars_frame
 from streammiml.errors import StoreError
 from tests.stores import (
     BACKENDS,
@@ -187,3 +188,18 @@ def test_arrow__is_not_loaded_before_it_is_needed(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stdout.split("\n")[:2] == ["set()", "True"], done.stderr
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_frames__any_arrow_table_becomes_one(package, monkeypatch):
+    pytest.importorskip(package)
+    make = {"pandas": pandas_frame, "polars": polars_frame}[package]
+    frame = make(pa.table({"a": [1, 2], "b": [[1.5], []]}))
+    assert type(frame).__module__.startswith(package)
+    assert list(frame["a"]) == [1, 2]
+    assert [list(cell) for cell in frame["b"]] == [[1.5], []]
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        sm.StreammimlError, match=f"^to_{package} needs {package}: pip install {package}$"
+    ):
+        make(pa.table({"a": [1]}))

@@ -139,3 +139,39 @@ def test_view__of_a_range_takes_no_room_for_each_bag(tmp_path):
     view = store.view(slice(5, 1900))
     assert len(pickle.dumps(view)) < 1000
     assert pickle.loads(pickle.dumps(view)).indices.tolist() == list(range(5, 1900))
+
+
+def test_read_bags__reads_no_long_bag_that_lies_between_them(tmp_path, monkeypatch):
+    block = made_block(30, n_features=4)
+    store = write_store(tmp_path / "s.zarr", block)
+    sizes = store.bag_sizes(0, 30)
+    # Rows of four float32 numbers: only the longest bags are long.
+    monkeypatch.setattr(views, "GAP_BYTES", 16 * (int(sizes.max()) - 1))
+    real, ranges = store.read, []
+
+    def tracked(start, stop, **options):
+        ranges.append((start, stop))
+        return real(start, stop, **options)
+
+    monkeypatch.setattr(store, "read", tracked)
+    is_long = sizes == sizes.max()
+    long = int(np.flatnonzero(is_long[2:-2])[0]) + 2
+    for numbers in ([long - 1, long + 1], [long + 1, 0, long - 2, long + 1], [long - 1, long]):
+        ranges.clear()
+        assert_same(store.read_bags(numbers), block.take(np.array(numbers)))
+        read = {bag for start, stop in ranges for bag in range(start, stop)}
+        assert not any(is_long[bag] for bag in read - set(numbers))
+        assert set(numbers) <= read
+
+
+def test_reads_in_place__only_of_values_that_are_stored_as_they_are_in_memory(tmp_path):
+    block = plain(made_block(30))
+    raw = write_store(tmp_path / "a.zarr", block, codec="none")
+    coded = write_store(tmp_path / "b.zarr", block, codec="zstd")
+    parquet = write_store(tmp_path / "c.parquet", block)
+    assert raw.reads_in_place
+    assert not coded.reads_in_place
+    assert not parquet.reads_in_place
+    assert not raw.view([1, 2]).reads_in_place
+    assert sm.open_store([tmp_path / "a.zarr", tmp_path / "a.zarr"]).reads_in_place
+    assert not sm.open_store([tmp_path / "a.zarr", tmp_path / "b.zarr"]).reads_in_place

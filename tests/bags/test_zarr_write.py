@@ -19,8 +19,8 @@ def test_shard_index__lists_chunks_and_marks_absent_ones():
 
 
 def test_shard_key__has_an_index_for_each_axis():
-    assert zarr_write.shard_key("rows", 3) == "rows/c/3/0"
-    assert zarr_write.shard_key("values", 3) == "values/c/3"
+    assert zarr_write.shard_key("rows", 3, is_matrix=True) == "rows/c/3/0"
+    assert zarr_write.shard_key("values", 3, is_matrix=False) == "values/c/3"
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

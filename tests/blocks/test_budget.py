@@ -16,15 +16,20 @@ from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.blocks.budget import (
     INDEX_BAG_BYTES,
+    MOST_LISTED,
     STORE_BYTES,
+    _sum_of,
     bag_bytes,
     fit,
+    largest_bags,
     largest_block,
+    largest_blocks,
     row_bytes,
 )
 from streammiml.blocks.plan import BlockPlan
 from streammiml.config import TrainConfig, parse_size
 from streammiml.errors import StreammimlError
+from streammiml.learn.train import train
 from tests.stores import as_sparse, write_store
 
 FIXED = {"weights": 1 << 20}
@@ -32,6 +37,8 @@ FIXED = {"weights": 1 << 20}
 
 class Shape:
     """As much of a store as a budget looks at."""
+
+    reads_in_place = True
 
     def __init__(self, sizes, *, n_features=1000, dtype="float32"):
         self.sizes = np.asarray(sizes)
@@ -51,6 +58,17 @@ def test_largest_block__is_that_of_the_plan():
     for block_bags in (1, 7, 1000, 65_537):
         blocks = [sizes[i : i + block_bags].sum() for i in range(0, len(sizes), block_bags)]
         assert largest_block(Shape(sizes), block_bags) == max(blocks) * 4000
+
+
+def test_largest_blocks_and_bags__come_sorted_and_leave_out_long_bags():
+    sizes = np.random.default_rng(0).integers(1, 90, 1000)
+    store, short = Shape(sizes), np.where(sizes < 50, sizes, 0)
+    blocks = np.add.reduceat(sizes, np.arange(0, 1000, 7))
+    assert largest_blocks(store, 7, 5).tolist() == sorted(blocks * 4000)[:-6:-1]
+    blocks = np.add.reduceat(short, np.arange(0, 1000, 7))
+    assert largest_blocks(store, 7, 5, 200_000).tolist() == sorted(blocks * 4000)[:-6:-1]
+    assert largest_bags(store, 9).tolist() == sorted(sizes * 4000)[:-10:-1]
+    assert largest_bags(store, 2000, 200_000).tolist() == sorted(short[short > 0] * 4000)[::-1]
 
 
 @pytest.mark.parametrize("block_bags", [1, 3, 64, 1000])
@@ -159,8 +177,109 @@ def test_fit__names_no_fewer_blocks_where_a_mixing_is_asked_for():
 
 def test_fit__a_bag_too_long_is_refused_with_the_memory_that_would_do():
     store = Shape([*np.full(1000, 3), 100_000])
-    with pytest.raises(StreammimlError, match=r"training would hold .* GiB .*MiB would do"):
+    line = r"training would hold .*, more than --memory 256MiB; --memory (\d+MiB) would do"
+    with pytest.raises(StreammimlError, match=line) as caught:
         fit(store, TrainConfig(memory="256MiB"), FIXED)
+    memory = re.search(line, str(caught.value))[1]
+    assert parse_size(memory) < 3 * store.n_rows * 4000
+    assert fit(store, TrainConfig(memory=memory), FIXED).plan.window == 512
+
+
+# Blocks counted alike, and by size.
+
+MANY = Shape(np.full(200, 3000), n_features=512)
+UNEVEN = Shape(np.tile([5, 500], 2000), n_features=100)
+ONE_LONG = Shape([*np.full(5000, 10), 1_000_000, *np.full(5000, 10)], n_features=64)
+
+
+@pytest.mark.parametrize(
+    ("store", "settings", "arguments", "plan"),
+    [
+        (EVEN, {"memory": "64MiB"}, {}, (2, 234)),
+        (EVEN, {"memory": "128MiB"}, {}, (2, 512)),
+        (EVEN, {"memory": "1GiB"}, {}, (8, 512)),
+        (EVEN, {"memory": "256MiB"}, {"exact": True, "exact_bags": 32}, (8, 512)),
+        (EVEN, {"memory": "1GiB"}, {"replicas": 4, "streams": 4}, (8, 512)),
+        (MANY, {"memory": "1GiB"}, {}, (1, 124)),
+        (MANY, {"memory": "512MiB"}, {}, (1, 47)),
+        (UNEVEN, {"memory": "256MiB"}, {}, (2, 512)),
+        (UNEVEN, {"memory": "128MiB"}, {"exact": True}, (1, 358)),
+        (ONE_LONG, {"memory": "8GiB"}, {"exact": True, "exact_bags": 32}, (9, 1)),
+    ],
+)
+def test_fit__a_store_whose_blocks_fit_alike_keeps_its_plan(store, settings, arguments, plan):
+    budget = fit(store, TrainConfig(**settings), FIXED, **arguments)
+    assert (budget.plan.block_bags, budget.plan.mix_blocks) == plan
+    assert not budget.by_size
+
+
+def test_fit__one_long_bag_costs_its_length_a_few_times_and_leaves_the_plan_as_it_is():
+    budgets = [fit(ONE_LONG, TrainConfig(memory=size), FIXED) for size in ("1GiB", "8GiB", "1TiB")]
+    plans = {(budget.plan.block_bags, budget.plan.window) for budget in budgets}
+    assert len(plans) == 1
+    assert plans.pop()[1] == 512
+    assert [budget.by_size for budget in budgets] == [True, True, False]
+    assert budgets[0].total == budgets[1].total < 3 * 256_000_000
+    # A run that was begun with fewer blocks to mix goes on with them.
+    fewer = TrainConfig(memory="8GiB", block_bags=9, mix_blocks=2)
+    assert not fit(ONE_LONG, fewer, FIXED).by_size
+
+
+def test_fit__a_store_that_is_nearly_one_bag_costs_little_more_than_its_bytes():
+    store = Shape([*np.full(10, 100), 300_000, *np.full(10, 100)], n_features=256)
+    budget = fit(store, TrainConfig(memory="1GiB"), FIXED)
+    assert budget.plan.window == budget.plan.n_blocks
+    assert budget.total < 1.15 * store.n_rows * 1024 + (40 << 20)
+
+
+def test_fit__rows_that_are_decoded_cost_copies_while_they_are_read():
+    decoded = Shape(ONE_LONG.sizes, n_features=64)
+    decoded.reads_in_place = False
+    budgets = [fit(store, TrainConfig(memory="8GiB"), FIXED) for store in (ONE_LONG, decoded)]
+    assert budgets[1].total - budgets[0].total > 2 * 256_000_000
+
+
+def test_fit__by_size_mixes_as_much_as_memory_allows():
+    sizes = np.full(3000, 10)
+    sizes[::100] = 20_000
+    store = Shape(sizes, n_features=250)
+    windows = [
+        fit(store, TrainConfig(memory=memory, block_bags=1), FIXED).plan.window
+        for memory in ("400MiB", "500MiB", "600MiB")
+    ]
+    assert 1 <= windows[0] < windows[1] < windows[2]
+
+
+def test_fit__a_refusal_names_the_full_order_where_that_fits():
+    store = Shape(np.full(300, 10_000), n_features=1000)
+    n_named = 0
+    for mib in (250, 300, 350, 400, 450):
+        config = TrainConfig(memory=f"{mib}MiB")
+        try:
+            fit(store, config, FIXED)
+        except StreammimlError as error:
+            if "--order full would fit, or --memory" not in str(error):
+                continue
+            n_named += 1
+            assert fit(store, replace(config, order="full"), FIXED).total <= mib << 20
+    assert n_named
+
+
+@given(
+    st.lists(st.integers(0, 99), min_size=1, max_size=12),
+    st.integers(0, 40),
+    st.integers(1, 4),
+)
+def test_sum_of__is_that_of_the_largest_with_repetitions(numbers, n, n_times):
+    numbers = sorted(numbers, reverse=True)
+    want = sum(sorted(numbers * n_times, reverse=True)[:n])
+    assert _sum_of(np.array(numbers), n, n_times) == want
+
+
+def test_sum_of__takes_what_is_not_listed_for_as_large_as_the_last():
+    listed = np.full(MOST_LISTED, 7)
+    assert _sum_of(listed, 2 * MOST_LISTED + 3, 1) == 7 * (2 * MOST_LISTED + 3)
+    assert _sum_of(listed, 2 * MOST_LISTED + 3, 2) == 7 * (2 * MOST_LISTED + 3)
 
 
 @pytest.mark.parametrize("max_vif", [1.01, 1.5, 4.0])
@@ -222,6 +341,14 @@ def random_store(path, n_bags, rows, n_features, seed=0):
     return path
 
 
+def growth(*words, code=MEASURE):
+    """Bytes by which a process that runs ``code`` with these words grows."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
 # Bags of 64 KiB, so small ones that what is kept of each outweighs its rows, and large models.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -241,13 +368,11 @@ def test_memory__a_process_grows_by_less_than_it_was_allowed(
 ):
     small = random_store(tmp_path / "small.zarr", 300, rows, 16)
     large = random_store(tmp_path / "large.zarr", n_bags, rows, n_features)
+    # The compiler takes memory of its own: compile everything before measuring.
+    growth(small, large, tmp_path / "compiled", json.dumps(settings), 2500)
     for steps in (4000, 6000):  # The second one loads a checkpoint.
-        words = [small, large, tmp_path / "run", json.dumps(settings), str(steps)]
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE, *words], capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        assert int(done.stdout) < parse_size(settings["memory"])
+        grown = growth(small, large, tmp_path / "run", json.dumps(settings), steps)
+        assert grown < parse_size(settings["memory"])
 
 
 def skewed_store(path, n_bags, n_features):
@@ -272,10 +397,53 @@ def skewed_store(path, n_bags, n_features):
 def test_memory__of_sparse_rows_is_kept_where_they_are_longest(settings, tmp_path):
     small = skewed_store(tmp_path / "small.zarr", 300, 4000)
     large = skewed_store(tmp_path / "large.zarr", 60_000, 4000)
-    words = [small, large, tmp_path / "run", json.dumps(settings), "30000"]
     code = MEASURE.replace(', lift="fourier:8,context"', "")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < parse_size(settings["memory"])
+    growth(small, large, tmp_path / "compiled", json.dumps(settings), 2500, code=code)
+    grown = growth(small, large, tmp_path / "run", json.dumps(settings), 30000, code=code)
+    assert grown < parse_size(settings["memory"])
+
+
+def uneven_store(path, sizes, n_features, codec="none"):
+    """A store whose bags have these numbers of rows."""
+    rng = np.random.default_rng(0)
+    rows = rng.random((int(np.sum(sizes)), n_features), np.float32)
+    labels = rng.integers(0, 9, len(sizes)).astype(np.int32)
+    offsets = np.arange(len(sizes) + 1)
+    block = BagBlock(from_sizes(sizes), rows, offsets, labels)
+    store = write_store(path, block, n_labels=10, codec=codec)
+    assert store.reads_in_place is (codec == "none")
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "n_features", "settings"),
+    [
+        ([*[10] * 5000, 1_000_000, *[10] * 5000], 64, {"memory": "700MiB"}),
+        ([*[2000] * 20, 60_000, *[2000] * 19], 256, {"memory": "300MiB"}),
+        ([*[100] * 10, 200_000, *[100] * 10], 256, {"memory": "350MiB"}),
+        ([*[100] * 500, 60_000, *[100] * 500], 256, {"memory": "512MiB", "order": "full"}),
+    ],
+    ids=["a million rows", "all mixed", "nearly one bag", "drawn"],
+)
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_memory__of_one_long_bag_is_kept(sizes, n_features, settings, codec, tmp_path):
+    small = random_store(tmp_path / "small.zarr", 300, 12, 16)
+    large = uneven_store(tmp_path / "large.zarr", sizes, n_features, codec)
+    if codec != "none":
+        settings = {**settings, "memory": f"{3 * parse_size(settings['memory']) >> 20}MiB"}
+    growth(small, large, tmp_path / "compiled", json.dumps(settings), 400)
+    steps = 2 * len(sizes) + 100
+    grown = growth(small, large, tmp_path / "run", json.dumps(settings), steps)
+    assert grown < parse_size(settings["memory"])
+
+
+@pytest.mark.slow
+def test_memory__decides_no_byte_of_a_model_of_one_long_bag_among_short_ones(tmp_path):
+    store = uneven_store(tmp_path / "s.zarr", [*[10] * 3000, 1_000_000, *[10] * 3000], 64)
+    models = []
+    for memory in ("1GiB", "8GiB"):
+        settings = {"shared_dim": 16, "validation": 0.0, "preset": "plain", "init": "clusters"}
+        train(store, TrainConfig(**settings, memory=memory, epochs=1), run=tmp_path / memory)
+        models.append((tmp_path / memory / "model.safetensors").read_bytes())
+    assert models[0] == models[1]

@@ -241,9 +241,11 @@ def test_stream__a_damaged_block_is_an_error_in_its_place(store, monkeypatch):
             pass
 
 
-@pytest.mark.parametrize("exact_bags", [None, 5, 50])
+@pytest.mark.parametrize(
+    "settings", [{}, {"exact_bags": 5}, {"exact_bags": 50}, {"long_bytes": 36}]
+)
 def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(
-    store, monkeypatch, exact_bags
+    store, monkeypatch, settings
 ):
     held, most = {}, 0
     real = store.read_ranges
@@ -265,13 +267,57 @@ def test_stream__holds_no_more_blocks_than_the_window_and_what_is_read_ahead(
 
     monkeypatch.setattr(store, "read_ranges", read)
     plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=0, block_bags=2, mix_blocks=20)
-    ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7, exact_bags=exact_bags)
+    ahead = ReadSettings(threads=2, blocks_ahead=12, batch_bags=7, **settings)
     with BagStream(store, plan, read=ahead) as stream:
         for batch in stream:
             if batch.epoch == 2:
                 break
-    n_waiting = 0 if exact_bags is None else 2
-    assert 20 <= most <= blocks_held(plan, ahead) == 20 + (2 + 3 + n_waiting) * 4
+    n_waiting = 2 if "exact_bags" in settings else 0
+    # Each batch of a long bag holds the group of its block.
+    n_in_place = 4 * (ahead.batches_ahead + 2) if "long_bytes" in settings else 0
+    assert blocks_held(plan, ahead) == 20 + (2 + 3 + n_waiting) * 4
+    assert 20 <= most <= blocks_held(plan, ahead) + n_in_place
+
+
+@pytest.mark.parametrize("mix_blocks", [5, 1000])
+@pytest.mark.parametrize("place", [0, 100])
+def test_stream__long_bags_come_alone_and_are_not_copied(mix_blocks, place, store, monkeypatch):
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=4, mix_blocks=mix_blocks)
+    sizes = store.bag_sizes(0, N_BAGS) * (16 if store.sparse else 12)
+    long_bytes = 3 * (16 if store.sparse else 12)
+    leave_out = lambda _, bags: bags % 7 == 0  # noqa: E731
+    where = {"epoch": 1, "place": place, "leave_out": leave_out}
+    want = visited(store, plan, 300, **where, batch_bags=9)
+    n_copied, real = [], BagStream._copied
+
+    def counted(self, lines):
+        n_copied.append(len(lines))
+        return real(self, lines)
+
+    monkeypatch.setattr(BagStream, "_copied", counted)
+    read, n_long, n_seen = {"batch_bags": 9, "long_bytes": long_bytes}, 0, 0
+    assert visited(store, plan, 300, **where, **read) == want
+    n_copied.clear()
+    with BagStream(store, plan, **where, read=ReadSettings(**read)) as stream:
+        for batch in stream:
+            is_long = sizes[batch.numbers] >= long_bytes
+            assert not is_long.any() or len(is_long) == 1
+            n_long, n_seen = n_long + int(is_long.sum()), n_seen + len(is_long)
+            if n_seen > 300:
+                break
+    assert n_long > 50
+    assert sum(n_copied) <= 2 * N_BAGS + 100 - n_long
+
+
+@pytest.mark.parametrize("mix_blocks", [5, 1000])
+def test_stream__a_long_bag_outlives_the_stream(mix_blocks, store):
+    plan = BlockPlan(order="blocks", n_bags=N_BAGS, seed=2, block_bags=4, mix_blocks=mix_blocks)
+    with BagStream(store, plan, read=ReadSettings(long_bytes=1)) as stream:
+        batches = list(itertools.islice(stream, 20))
+    gc.collect()
+    for batch in batches:
+        want = store.read(int(batch.numbers[0]), int(batch.numbers[0]) + 1)
+        np.testing.assert_array_equal(batch.bags.rows_of(0), want.rows_of(0))
 
 
 def test_stream__bags_that_wait_for_a_long_batch_are_copied_once_more_at_most(store, monkeypatch):
