@@ -3,6 +3,6 @@
 Of our own modules, this folder imports ``_base/compiled`` and ``_base/hashing`` only.
 """
 
-from streammiml._base.compiled import inlined, inner, njit
+from streammiml._base.compiled import exact, inlined, inner, njit
 
-__all__ = ["inlined", "inner", "njit"]
+__all__ = ["exact", "inlined", "inner", "njit"]

@@ -448,20 +448,28 @@ def score_block_dense(
     panel: Panel,
     out: Scores,
 ) -> None:
-    """Score every bag into ``out``; ``rows`` (≥ PANEL_ROWS and ≥ longest bag, d') is room."""
+    """Score every bag into ``out``; ``rows`` (n, d') is room.
+
+    n is at least PANEL_ROWS and, if the lift has a context, at least the length of any bag.
+    """
     offsets = block.bag_offsets
     bag: Any = np.int64(0)
     while bag + 1 < offsets.shape[0]:
         stop = _bags_together(offsets, bag)
-        lifted = rows[: offsets[stop] - offsets[bag]]
         if lift.context:
             for b in range(bag, stop):
                 start, end = offsets[b] - offsets[bag], offsets[b + 1] - offsets[bag]
                 lift_bag(lift, block.rows[offsets[b] : offsets[b + 1]], rows[start:end])
+            lifted = rows[: offsets[stop] - offsets[bag]]
+            score_lifted_dense(lifted, offsets, bag, weights, panel, out)
         else:
             # Without a context, bounds of bags do not matter: one long loop is faster than many.
-            lift_bag(lift, block.rows[offsets[bag] : offsets[stop]], lifted)
-        score_lifted_dense(lifted, offsets, bag, weights, panel, out)
+            for first in range(offsets[bag], offsets[stop], PANEL_ROWS):
+                last = min(offsets[stop], first + PANEL_ROWS)
+                lifted, projected = rows[: last - first], panel.projected[: last - first]
+                lift_bag(lift, block.rows[first:last], lifted)
+                place_dense(lifted, weights.shared, projected)
+                score_rows(projected, first, offsets, bag, weights, panel, out)
         bag = stop
 
 
@@ -514,7 +522,7 @@ def score_block(
         rows = make_sparse_rows(block, lift, weights.shared.shape[1])
         score_block_sparse(block, lift, weights, rows, panel, out)
     else:
-        dense = make_dense_rows(block, lift)
+        dense = make_dense_rows(block, lift, in_panels=not lift.context)
         score_block_dense(block, plainest(lift), weights, dense, panel, out)
     return out
 
@@ -561,9 +569,9 @@ def make_score_panel(weights: ScoreWeights) -> Panel:
     )
 
 
-def make_dense_rows(block: DenseBlock, lift: Lift) -> F32:
-    """Room for the lifted rows of a panel or of the block's longest bag."""
-    longest = int(np.diff(block.bag_offsets).max(initial=PANEL_ROWS))
+def make_dense_rows(block: DenseBlock, lift: Lift, *, in_panels: bool = False) -> F32:
+    """Room for the lifted rows of a panel, and unless ``in_panels`` of the block's longest bag."""
+    longest = PANEL_ROWS if in_panels else int(np.diff(block.bag_offsets).max(initial=PANEL_ROWS))
     room: F32 = aligned_zeros((longest, lift_width(lift)))
     return room
 

@@ -3,7 +3,7 @@
 Letters: y is a drawn label of the bag, or the dummy. ȳ is a label that the bag does not have and
 that scores above y's score minus 1, which violates the margin; ȳ may be the dummy if y is not.
 x and x̄ are the rows that give the scores of y and ȳ, w_y and w_ȳ the vectors of their
-sub-concepts. W0 is the shared space, γ the step size, and S the harmonic weight of a violation.
+sub-concepts. W0 is the shared space, γ the step size, and S the weight of a violation.
 
 A visit has three parts. *Project*: compute the bag's rows in the shared space, P = X W0ᵀ.
 *Search*: draw candidates and compare them with y until one violates the margin. Draws do not depend
@@ -14,6 +14,7 @@ and W0, all from the values before the step, W0 in one pass over the features th
 
 If a bag is so long that P would take too much memory, all its labels are scored in one pass of
 bounded memory, and the table of scores is searched. The scores are the same, so the step is too.
+Dense rows without a context are then lifted a panel at a time too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from streammiml.kernel import inlined, inner
 from streammiml.kernel.average import Averages, catch_up, iterates_before, weight_until
 from streammiml.kernel.draws import draw_against, draw_ahead, draw_label, step_key
+from streammiml.kernel.lift import Lift, PlainLift, lift_bag
 from streammiml.kernel.score import (
     PANEL_ROWS,
     Array,
@@ -66,6 +68,8 @@ class Settings(NamedTuple):
     """η: γ at step t is γ0 / (1 + η γ0 t)."""
     max_norm: float
     """C, the upper limit for the norms of label vectors and of columns of W0."""
+    by_rank: bool = True
+    """Whether the weight of a violation grows with the estimated rank of y."""
 
 
 class Room(NamedTuple):
@@ -80,8 +84,9 @@ class Room(NamedTuple):
     number of the current visit."""
     drawn: I64
     """(DRAWS_AHEAD,) Candidates drawn ahead."""
-    harmonic: F64
-    """(L + 2,) 1 + 1/2 + … + 1/n."""
+    rank_weights: F64
+    """(L + 2,) S by the estimated rank n: 1 + 1/2 + … + 1/n; or 1 for every rank, if violations
+    are not weighted by rank."""
     gains: F32
     """(4, max(d', m_pad)) γSx, γSx̄, and w_y, w_ȳ from before the step."""
     squares: F32
@@ -106,28 +111,35 @@ class Outcome(NamedTuple):
     sub: Any
     against_sub: Any
     weight: float
-    """S, the harmonic weight; 0 without a violation."""
+    """S; 0 without a violation."""
     loss: float
     """S times the distance from the margin."""
     is_finite: bool
     """False if a score or a weight is no longer a finite number."""
 
 
-def make_room(weights: Weights, longest_bag: int) -> Room:
-    """Room for steps on bags of up to ``longest_bag`` rows."""
+def make_room(weights: Weights, longest_bag: int, *, by_rank: bool = True) -> Room:
+    """Room for steps on bags of up to ``longest_bag`` rows; for ``by_rank`` see ``Settings``."""
     n_labels, n_sub, width = weights.labels.shape
     at_once = candidates_at_once(n_sub)
-    n_rows = max(PANEL_ROWS, min(longest_bag, KEPT_BYTES // (4 * width)))
+    n_rows = max(PANEL_ROWS, min(longest_bag, most_projected(width)))
     widest = max(weights.shared.shape[0], width)
+    ranks = np.arange(1, n_labels + 1)
+    rank_weights = np.cumsum(1.0 / ranks) if by_rank else np.ones(n_labels)
     return Room(
         make_panel(width, max(1 + at_once, LANES) * n_sub, n_rows),
         np.zeros((2, at_once), np.int64),
         np.zeros(n_labels + 1, np.int64),
         np.zeros(DRAWS_AHEAD, np.int64),
-        np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, n_labels + 1))]),
+        np.concatenate([[0.0], rank_weights]),
         aligned_zeros((4, -(-widest // 16) * 16)),
         aligned_zeros(4),
     )
+
+
+def most_projected(width: int) -> int:
+    """Most rows whose projection to a (padded) ``width`` is kept."""
+    return max(PANEL_ROWS, KEPT_BYTES // (4 * width))
 
 
 def candidates_at_once(n_sub: int) -> int:
@@ -231,7 +243,7 @@ def search(key: Any, relevant: Array, projected: F32, labels: F32, room: Room) -
             distinct += 1
             if score > margin:
                 v = batch[1, i]
-                weight = room.harmonic[n_against // v]
+                weight = room.rank_weights[n_against // v]
                 loss = weight * (np.float64(score) - margin)
                 place, k = _first_place(dots, n_rows, start, n_sub, score)
                 return Outcome(
@@ -261,7 +273,7 @@ def search_table(key: Any, relevant: Array, table: Scores, room: Room) -> Outcom
         distinct += visited[other] != visited[dummy + 1]
         visited[other] = visited[dummy + 1]
         if value[other] > margin:
-            weight = room.harmonic[n_against // v]
+            weight = room.rank_weights[n_against // v]
             loss = weight * (np.float64(value[other]) - margin)
             finite &= np.isfinite(value[other])
             other_k = np.int64(sub[other])
@@ -414,6 +426,15 @@ def _with_finite(o: Outcome, finite: bool) -> Outcome:
 
 
 @inlined
+def _with_rows(o: Outcome, row: int, against_row: int) -> Outcome:
+    """Copy an outcome with these rows as x and x̄."""
+    return Outcome(
+        o.label, o.against, o.tries, o.distinct, row, against_row, o.sub, o.against_sub,
+        o.weight, o.loss, o.is_finite,
+    )  # fmt: skip
+
+
+@inlined
 def apply_dense(
     outcome: Outcome, rows: F32, places: Any, step: int, weights: Weights, averages: Averages,
     settings: Settings, room: Room,
@@ -529,6 +550,35 @@ def step_long_dense(
         place_dense(rows[row : row + 1], weights.shared, room.panel.projected[i : i + 1])
     outcome = _with_finite(outcome, finite)
     return apply_dense(outcome, rows, (0, 1), step, weights, averages, settings, room)
+
+
+@inner
+def step_in_slices(
+    rows: Array, lift: Lift | PlainLift, lifted: F32, relevant: Array, step: int, weights: Weights,
+    averages: Averages, settings: Settings, room: Room, table: Scores,
+) -> Any:  # fmt: skip
+    """As ``step_long_dense``, for ``rows`` (z, d) before a lift that has no context.
+
+    ``lifted`` (≥ PANEL_ROWS, d') is room for the lifted rows of a panel.
+    """
+    finite = True
+    for start in range(0, rows.shape[0], PANEL_ROWS):
+        stop = min(rows.shape[0], start + PANEL_ROWS)
+        here, projected = lifted[: stop - start], room.panel.projected[: stop - start]
+        lift_bag(lift, rows[start:stop], here)
+        finite &= _all_finite(here)
+        place_dense(here, weights.shared, projected)
+        _raise_table(projected, start, rows.shape[0], weights.labels, room.panel, table)
+    outcome = search_table(step_key(settings.seed, step), relevant, table, room)
+    # The two rows of the update are lifted again.
+    for i, row in enumerate((outcome.row, outcome.against_row)):
+        lift_bag(lift, rows[row : row + 1], lifted[i : i + 1])
+        place_dense(lifted[i : i + 1], weights.shared, room.panel.projected[i : i + 1])
+    outcome = _with_finite(outcome, finite)
+    done = apply_dense(
+        _with_rows(outcome, 0, 1), lifted, (0, 1), step, weights, averages, settings, room
+    )
+    return _with_finite(outcome, done.is_finite)
 
 
 @inner

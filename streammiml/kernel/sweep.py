@@ -36,8 +36,10 @@ from streammiml.kernel.step import (
     Room,
     Settings,
     make_room,
+    most_projected,
     shrink,
     step_dense,
+    step_in_slices,
     step_long_dense,
     step_long_sparse,
     step_sparse,
@@ -58,7 +60,7 @@ class SweepRoom(NamedTuple):
     """Temporary arrays of one thread: the lifted rows of a bag, and the room of a step."""
 
     dense: F32
-    """(longest bag, d'); no rows if blocks are sparse."""
+    """(rows, d') as ``lifted_rows`` says; no rows if blocks are sparse."""
     sparse: LiftedCsr
     """Empty if blocks are dense."""
     step: Room
@@ -79,13 +81,19 @@ def make_tally() -> Tally:
 
 
 def make_sweep_room(
-    weights: Weights, lift: Lift, longest_bag: int, most_values: int | None = None
+    weights: Weights,
+    lift: Lift,
+    longest_bag: int,
+    most_values: int | None = None,
+    *,
+    by_rank: bool = True,
 ) -> SweepRoom:
     """Room for bags of up to ``longest_bag`` rows and, when sparse, ``most_values`` non-zeros."""
     is_sparse = most_values is not None
     n_values = (most_values or 0) + longest_bag if is_sparse else 0
+    n_dense = 0 if is_sparse else lifted_rows(weights, lift, longest_bag)
     return SweepRoom(
-        aligned_zeros((0 if is_sparse else longest_bag, lift_width(lift))),
+        aligned_zeros((n_dense, lift_width(lift))),
         LiftedCsr(
             np.zeros(longest_bag + 1 if is_sparse else 1, np.int64),
             np.zeros(n_values, np.int32),
@@ -94,8 +102,18 @@ def make_sweep_room(
             if most_values is None
             else make_context(lift, most_values, weights.shared.shape[1]),
         ),
-        make_room(weights, longest_bag),
+        make_room(weights, longest_bag, by_rank=by_rank),
     )
+
+
+def lifted_rows(weights: Weights, lift: Lift, longest_bag: int) -> int:
+    """Dense rows that are lifted at a time, for bags of up to ``longest_bag`` rows.
+
+    Without a context, bags that are too long for ``sweep_dense`` are lifted a panel at a time.
+    """
+    if lift.context:
+        return longest_bag
+    return min(longest_bag, most_projected(weights.labels.shape[2]))
 
 
 @njit
@@ -174,6 +192,20 @@ def visit_long_dense(
 ) -> Any:
     """Take one step on a bag that is too long for ``sweep_dense``."""
     weights, averages, settings = learner.weights, learner.averages, learner.settings
+    if not learner.lift.context:
+        start, stop = block.bag_offsets[bag], block.bag_offsets[bag + 1]
+        return step_in_slices(
+            block.rows[start:stop],
+            learner.lift,
+            room.dense,
+            block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]],
+            step,
+            weights,
+            averages,
+            settings,
+            room.step,
+            table,
+        )
     rows, relevant = _lifted_dense(block, bag, learner.lift, room)
     return step_long_dense(rows, relevant, step, weights, averages, settings, room.step, table)
 
