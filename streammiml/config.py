@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -11,6 +12,10 @@ from streammiml.errors import StreammimlError, unknown
 
 Rule = Literal["dummy", "margin", "top-r"]
 RULES: tuple[Rule, ...] = ("dummy", "margin", "top-r")
+Preset = Literal["auto", "plain", "paper"]
+Prefer = Literal["both", "ranking", "keys"]
+Threshold = Literal["none", "count", "hamming", "f1"]
+Calibrate = Literal["none", "auto", "platt", "isotonic"]
 SettingRole = Literal["speed", "end", "path"]
 """Role of a setting that does not change what a step does.
 
@@ -18,12 +23,16 @@ SettingRole = Literal["speed", "end", "path"]
 ends. ``path``: may change between runs, as long as the fingerprint of the store or model stays
 the same. All other settings have no role."""
 ORDERS = ("blocks", "full", "uniform")
+INITS = ("auto", "random", "means", "clusters")
+LOSSES = ("warp", "pairs")
 SCALES = ("auto", "none", "unit", "standard", "standard+unit", "maxabs")
 TRANSFORMS = ("none", "sqrt", "log1p")
 
 _SIZES = {"": 1, "b": 1}
 _SIZES |= {unit + "ib": 1024**power for power, unit in enumerate("kmgt", 1)}
 _SIZES |= {unit + "b": 1000**power for power, unit in enumerate("kmgt", 1)}
+LEAST_MEMORY = 64 << 10
+"""Smaller limits of memory, given without a unit, are taken for a forgotten unit."""
 _DURATIONS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -49,6 +58,17 @@ def parse_size(text: str | int, *, option: str = "memory", least: int = 0) -> in
     if size < least:
         raise StreammimlError(f"{option} must be at least {least} B, got {text!r}")
     return size
+
+
+def check_memory(text: str, *, option: str = "memory") -> None:
+    """Refuse a limit of memory that is no size, or lacks a unit and is too small without one."""
+    size = parse_size(text, option=option)
+    if size < LEAST_MEMORY and re.fullmatch("[0-9]+", str(text)):
+        likely = "GiB" if size < 64 else "MiB"
+        raise StreammimlError(
+            f"{option} {text} is in bytes, which is too little for anything; "
+            f"did you mean {text}{likely}?"
+        )
 
 
 def format_size(n_bytes: int) -> str:
@@ -243,6 +263,13 @@ class ModelConfig:
     """Features added to each row while training reads it: fourier:N[:BANDWIDTH] for N random
     Fourier features; context, context:all or context:mean for statistics of the row's bag; or both,
     joined by a comma. For sparse rows only context:mean is possible."""
+    init: str = "auto"
+    """First weights: random numbers (random), what the bags of each label have in common (means),
+    or that in as many clusters of rows as there are sub-concepts (clusters). By default clusters
+    with --preset auto, if --memory is large enough for them, and random otherwise."""
+    loss: str = "warp"
+    """Weight of a step: higher the further down the drawn label ranks (warp), which favours the top
+    of the ranking, or the same for all (pairs), as the ranking loss counts pairs of labels."""
     rule: Rule = "dummy"
     """Which labels are predicted: labels that score above the dummy label (dummy), labels above the
     dummy label's score minus 1 (margin), or the r labels with the highest scores, where r is the
@@ -268,6 +295,10 @@ class ModelConfig:
         if self.fit_scaler != "full" and parse_size(self.fit_scaler, option="fit_scaler") < 1:
             raise StreammimlError("fit_scaler must be full or a size above 0, got 0")
         LiftSpec.parse(self.lift)
+        if self.init not in INITS:
+            raise unknown("init", str(self.init), INITS)
+        if self.loss not in LOSSES:
+            raise unknown("loss", str(self.loss), LOSSES)
         if self.rule not in RULES:
             raise unknown("rule", self.rule, RULES)
         if self.min_labels is not None:
@@ -291,6 +322,29 @@ class TrainConfig(ModelConfig):
     streammiml.errors.StreammimlError: memory must be a size such as 256MiB or 2GiB, got 'plenty'
     """
 
+    preset: Preset = "auto"
+    """What stands for settings that are not given. auto: if the length of the training is not given
+    either, a few combinations of lift, shared space, K and (sparse rows) C are tried on bags that
+    are held out, and the best is taken. plain: the defaults that this help names. paper: the
+    paper's step size, and its last weights instead of a mean."""
+    prefer: Prefer = "both"
+    """What --preset auto prefers: good order of labels and good key instances (both), the best
+    order of labels (ranking), which also tries lifts with context, or key instances (keys), which
+    tries no lift."""
+    threshold: Threshold | None = field(default=None, metadata=_END)
+    """Offset of the dummy label's score, for the rule dummy, fitted on held-out bags or folds: so
+    that as many labels are predicted as there are (count), for the lowest Hamming loss (hamming) or
+    for the highest micro-averaged F1 (f1); or no offset (none). By default count with --preset auto
+    where bags are held out or trials hold out folds, else none."""
+    calibrate: Calibrate | None = field(default=None, metadata=_END)
+    """Fit functions that turn scores into probabilities, one for each label, on held-out bags; or,
+    for stores with fewer than 5000 bags that hold out none, on three folds, which takes two more
+    trainings' time. A logistic function of the score (platt), a function that only rises
+    (isotonic), or isotonic for labels with 500 bags of either kind and platt for others (auto,
+    which --calibrate alone means). By default none."""
+    time_limit: str | None = field(default=None, metadata=_END)
+    """Time limit, such as 10min, for the trials that choose settings and epochs; when it is
+    reached, the best setting so far is taken."""
     order: str = "blocks"
     """Order in which bags are visited: blocks (blocks of bags, mixed), full (a permutation of all
     bags) or uniform (independent draws)."""
@@ -330,17 +384,50 @@ class TrainConfig(ModelConfig):
     threads: int = 1
     """Number of kernel threads. Several threads share the weights without locks, so that results
     vary from run to run."""
+    replicas: int = 1
+    """Number of replicas that train at the same time, each on its own share of the blocks, on the
+    cores of this machine or on a cluster. The result depends on this number, but not on the number
+    of cores, threads or workers."""
+    round_steps: int | None = None
+    """Upper limit for the steps of a round. All replicas start a round with the same weights, and
+    their changes are joined at its end. By default 4096, or half of what a replica visits in an
+    epoch if that is less. Rounds begin with 128 steps and grow."""
     checkpoint_every: str = field(default="10min", metadata=_SPEED)
     """Steps, such as 5000, or time, such as 10min, between two checkpoints."""
 
     def __post_init__(self) -> None:
         # With slots, the decorator makes a new class, so super() without arguments would fail.
         ModelConfig.__post_init__(self)
-        for name in ("block_bags", "mix_blocks", "epochs", "max_steps", "validate_every"):
+        numbers = ("block_bags", "mix_blocks", "epochs", "max_steps", "validate_every")
+        for name in (*numbers, "round_steps"):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1)
-        for name in ("patience", "threads"):
+        for name in ("patience", "threads", "replicas"):
             check_whole(name, getattr(self, name), 1)
+        if self.replicas > 1 and self.threads > 1:
+            raise StreammimlError(
+                f"--threads {self.threads} and --replicas {self.replicas} cannot be given together:"
+                " threads share weights without locks, so that replicas would not be reproducible;"
+                " leave --threads out, replicas use all cores"
+            )
+        if self.round_steps is not None and self.replicas == 1:
+            raise StreammimlError(
+                f"--round-steps {self.round_steps} is for runs with --replicas 2 or more; give both"
+            )
+        for name, known in (("preset", get_args(Preset)), ("prefer", get_args(Prefer))):
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
+        if self.threshold is not None and self.threshold not in get_args(Threshold):
+            raise unknown("threshold", str(self.threshold), get_args(Threshold))
+        if self.threshold not in (None, "none") and self.rule != "dummy":
+            raise StreammimlError(
+                f"--threshold {self.threshold} moves the threshold of --rule dummy, and --rule is "
+                f"{self.rule}; leave one of them out"
+            )
+        if self.calibrate is not None and self.calibrate not in get_args(Calibrate):
+            raise unknown("calibration", str(self.calibrate), get_args(Calibrate))
+        if self.time_limit is not None:
+            parse_duration(self.time_limit, option="time_limit")
         if self.order not in ORDERS:
             raise unknown("order", self.order, ORDERS)
         if self.max_vif is not None:
@@ -362,7 +449,7 @@ class TrainConfig(ModelConfig):
             )
         if self.start is not None and not (isinstance(self.start, str) and self.start):
             raise StreammimlError(f"start must be the path of a model, got {self.start!r}")
-        parse_size(self.memory)
+        check_memory(self.memory)
         self.checkpoint_interval()
 
     def given(self) -> dict[str, Any]:
@@ -382,6 +469,20 @@ class TrainConfig(ModelConfig):
             check_whole("checkpoint_every", int(self.checkpoint_every), 1)
             return int(self.checkpoint_every), None
         return None, parse_duration(self.checkpoint_every)
+
+
+LATER_OPTIONS = {"loss": "warp", "init": "random", "calibrate": None}
+"""Options that old run folders, checkpoints and models lack, and the value that lacking them means.
+Files of runs with these values are the same as those of older versions."""
+
+
+def without_later(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the options of ``LATER_OPTIONS`` that have the value of old runs."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in LATER_OPTIONS or value != LATER_OPTIONS[name]
+    }
 
 
 def settings_with(*roles: SettingRole) -> tuple[str, ...]:

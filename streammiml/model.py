@@ -8,12 +8,14 @@ a format version and a crc32c of itself and of all tensors. Loading a file never
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from streammiml._base.atomic import save_whole
+from streammiml._base.atomic import local_path, save_whole
+from streammiml._base.calibration import Calibration
 from streammiml._base.html_table import listed, table_html
 from streammiml._base.tensors import MODEL_TENSORS, check_tensors
 from streammiml.config import CONTEXTS, RULES, TRANSFORMS, LiftSpec, check_whole, format_size
@@ -30,9 +33,10 @@ from streammiml.errors import StreammimlError, unknown
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
-MODEL_FORMAT = 3
+MODEL_FORMAT = 5
 """Highest format version that can be read. A file is written with the lowest version that has what
-it needs: version 2 added the context of Fourier features, version 3 the mean as context."""
+it needs: version 2 added the context of Fourier features, version 3 the mean as context,
+version 4 the offset of the threshold, version 5 the functions that give probabilities."""
 MODEL_FILE = "model.safetensors"
 
 _KEY = "streammiml"
@@ -73,12 +77,16 @@ class LabelRule:
     """Least number of labels to predict; if too few pass, labels with the next scores are added."""
     r: int = 1
     """Number of labels that ``top-r`` predicts."""
+    offset: float = 0.0
+    """Number that is added to the score of the dummy label; see ``learn/threshold.py``."""
 
     def __post_init__(self) -> None:
         if self.name not in RULES:
             raise unknown("rule", self.name, RULES)
         check_whole("min_labels", self.min_labels, 0)
         check_whole("r", self.r, 1)
+        if not isinstance(self.offset, int | float) or not math.isfinite(self.offset):
+            raise StreammimlError(f"offset must be a finite number, got {self.offset!r}")
 
     @classmethod
     def fitted(
@@ -119,6 +127,8 @@ class Model:
     """Settings of the training, as plain JSON values."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """``fingerprint`` of the store, number of ``steps`` and more; no time, host or path."""
+    calibration: Calibration | None = None
+    """Functions that turn scores into probabilities; None if the model is not calibrated."""
 
     def __post_init__(self) -> None:
         lift = LiftArrays(*self.lift)
@@ -154,6 +164,10 @@ class Model:
             "vectors": n_vectors,
             "subconcepts": k,
             "width": vector_width,
+            "labels": self.n_labels,
+            "line": 2,
+            "knot bounds": n_vectors,
+            "knots": 0 if self.calibration is None else len(self.calibration.margins),
         }
         check_tensors(self._tensors(), MODEL_TENSORS, sizes)
         if not 0 <= lift.transform < len(TRANSFORMS):
@@ -222,12 +236,42 @@ class Model:
                 "names": listed(self.label_names),
                 "sub-concepts per label": self.subconcepts,
                 "rule": f"{self.rule.name}, at least {self.rule.min_labels}",
+                "probabilities": None if self.calibration is None else "calibrated",
                 "scale": self.settings.get("scale"),
                 "steps": self.provenance.get("steps"),
                 "weights": format_size(weights),
                 "fingerprint of the store": self.provenance.get("fingerprint"),
             },
         )
+
+    def for_labels(self, label_names: Sequence[str] | None) -> Model:
+        """Return the model with its labels in the order of ``label_names``.
+
+        The model itself is returned if it has other names than these, or no names, or their order.
+        """
+        own = self.label_names or ()
+        names = tuple(label_names or ())
+        if names == own or sorted(names) != sorted(own):
+            return self
+        places = {name: place for place, name in enumerate(own)}
+        order = [*(places[name] for name in names), self.n_labels]
+        calibration = self.calibration and self.calibration.of_labels(order[:-1])
+        labels = self.labels[order]
+        return replace(self, labels=labels, label_names=names, calibration=calibration)
+
+    def warm_up(self, dtype: str = "float32", *, sparse: bool = False) -> None:
+        """Compile and load what ``predict`` and ``row_scores`` of bags in memory need.
+
+        A service calls this before it takes requests: otherwise the first request waits for the
+        compiler, some seconds on a machine that has not scored before. ``dtype`` is that of the
+        rows that will come (all float64 and int64 rows are scored as float32); ``sparse`` is for
+        SciPy matrices. Call it once for each kind of rows.
+
+        >>> model = sm.load_model("run")
+        >>> model.warm_up()
+        """
+        # Scoring stands on models, not the other way round: this loads it only when it is called.
+        import_module("streammiml.measure.warm_up").warm_up(self, dtype, sparse=sparse)
 
     def check_store(
         self,
@@ -251,7 +295,7 @@ class Model:
         if n_labels != self.n_labels:
             raise StreammimlError(
                 f"the model has {self.n_labels} labels and {store} has {n_labels}; "
-                "use a store with the same labels, or train on this one"
+                "use a store with the same labels (convert --labels RUN), or train on this one"
             )
         for i, (ours, theirs) in enumerate(
             zip(self.label_names or (), label_names or (), strict=False)
@@ -259,7 +303,7 @@ class Model:
             if ours != theirs:
                 raise StreammimlError(
                     f"label {i} is {ours!r} in the model and {theirs!r} in {store}; "
-                    "use a store with the same labels in the same order"
+                    "use a store with the same labels (convert --labels RUN)"
                 )
 
         if sparse and self.needs_dense_rows:
@@ -275,13 +319,17 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model atomically; when this returns, the file is on the disk."""
+        path = local_path(path, "models", "file")
         tensors, content = self._parts()
-        version = (1, 1, 2, 3)[self.lift.context]
+        version = 4 if self.rule.offset else (1, 1, 2, 3)[self.lift.context]
+        version = version if self.calibration is None else 5
         save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Tensors, and everything else as JSON values, as they are saved."""
-        lift = self.lift
+        lift, rule = self.lift, self.rule
+        # Files of models without an offset are the same as before there were offsets.
+        offset = {"offset": float(rule.offset)} if rule.offset else {}
         content = {
             "label_names": self.label_names and list(self.label_names),
             "lift": {
@@ -290,14 +338,15 @@ class Model:
                 "unit": bool(lift.unit),
             },
             "provenance": dict(self.provenance),
-            "rule": {"min_labels": self.rule.min_labels, "name": self.rule.name, "r": self.rule.r},
+            "rule": {"min_labels": rule.min_labels, "name": rule.name, "r": rule.r, **offset},
             "settings": dict(self.settings),
         }
         return self._tensors(), content
 
     def _tensors(self) -> dict[str, Array]:
         arrays = {name: getattr(self.lift, name) for name in _LIFT_ARRAYS}
-        return {"shared": self.shared, "labels": self.labels, **arrays}
+        calibrated = {} if self.calibration is None else self.calibration.tensors()
+        return {"shared": self.shared, "labels": self.labels, **arrays, **calibrated}
 
     @property
     def fingerprint(self) -> str:
@@ -335,6 +384,7 @@ class Model:
                 label_names=content["label_names"],
                 settings=content["settings"],
                 provenance=content["provenance"],
+                calibration=Calibration.from_tensors(tensors),
             )
         except StreammimlError as error:
             raise StreammimlError(f"{path} is not a model that can be used: {error}") from None
@@ -583,14 +633,16 @@ def _layout(
     for name, entry in header.items():
         try:
             dtype = np.dtype(_DTYPES[entry["dtype"]])
-            shape = [int(count) for count in entry["shape"]]
-            first, last = (int(place) for place in entry["data_offsets"])
+            shape = list(entry["shape"])
+            first, last = entry["data_offsets"]
+            if {*map(type, [*shape, first, last])} - {int}:
+                raise TypeError
         except (KeyError, TypeError, ValueError):
             raise _damaged(path, kind, f"its tensor {name!r} has a malformed description") from None
-        size = dtype.itemsize
-        for count in shape:
-            size *= count
-        if len(shape) > 8 or min([*shape, first]) < 0 or last - first != size:
+        size = dtype.itemsize * math.prod(shape)
+        # NumPy refuses lengths beyond 63 bits, even if the array has no elements.
+        beyond = dtype.itemsize * math.prod(count for count in shape if count) >= 2**63
+        if len(shape) > 8 or min([*shape, first]) < 0 or last - first != size or beyond:
             raise _damaged(path, kind, f"its tensor {name!r} of shape {shape} has the wrong size")
         entries.append((first, last, name, dtype, shape))
     end = 0

@@ -1,14 +1,17 @@
-"""``Scorer``: a model whose arrays are prepared once, to score many blocks of bags."""
+"""``Scorer`` and ``RowScorer``: a model's arrays prepared once, to score many blocks of bags."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.calibration import Calibration
 from streammiml.bags.block import BagBlock
 from streammiml.kernel.lift import Lift, plain_rows
+from streammiml.kernel.row_scores import row_scores
 from streammiml.kernel.score import (
     DenseBlock,
     Scores,
@@ -57,13 +60,50 @@ class Scorer:
         return self._model.rule
 
     @property
+    def calibration(self) -> Calibration | None:
+        """The functions that turn scores into probabilities, if the model is calibrated."""
+        return self._model.calibration
+
+    @property
     def n_labels(self) -> int:
         """Labels L, without the dummy."""
         return self._model.n_labels
 
     def scores(self, block: BagBlock) -> Scores:
-        """Scores (n, L + 1) of every bag, the dummy last, with the same bits in any grouping."""
-        return score_block(kernel_block(block), self._lift, self._weights)
+        """Scores (n, L + 1) of every bag, with the same bits in any grouping.
+
+        The dummy is last, with the offset of the rule.
+        """
+        scores = score_block(kernel_block(block), self._lift, self._weights)
+        if self.rule.offset:
+            scores.value[:, -1] += np.float32(self.rule.offset)
+        return scores
+
+
+class RowScorer:
+    """A model that scores single rows on some of its labels; threads may share it."""
+
+    def __init__(self, model: Model, labels: Sequence[int]) -> None:
+        self._model, self.labels = model, np.array(labels, np.int32)
+        self._lift = Lift(*(_plain(part) for part in model.lift))
+        # The dummy is last, as in the model.
+        vectors = model.labels[[*labels, model.n_labels]]
+        self._weights = laid_across(Weights(_aligned(padded(model.shared)), padded(vectors)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For the reason that ``Scorer`` gives.
+        return RowScorer, (self._model, self.labels.tolist())
+
+    def scores(self, block: BagBlock, n_at_once: int) -> Iterator[tuple[int, Scores]]:
+        """Yield the first row of each slice of ``n_at_once`` rows, and its scores (rows, n + 1).
+
+        The columns are ``labels`` and the dummy, which has the offset of the rule. The score of a
+        bag is the maximum of the scores of its rows, to the last bit.
+        """
+        for start, scores in row_scores(kernel_block(block), self._lift, self._weights, n_at_once):
+            if self._model.rule.offset:
+                scores.value[:, -1] += np.float32(self._model.rule.offset)
+            yield start, scores
 
 
 def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from streammiml.config import (
     parse_size,
     parse_weights,
     settings_with,
+    without_later,
 )
 from streammiml.errors import StreammimlError
 
@@ -47,6 +48,15 @@ def test_parse_size__refuses_less_than_the_least():
     assert parse_size("1kB", least=1000) == 1000
     with pytest.raises(StreammimlError, match=r"^memory must be at least 1000 B, got '999'$"):
         parse_size("999", least=1000)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("256", "256MiB"), ("1", "1GiB"), ("4000", "4000MiB")])
+def test_memory__of_a_few_bytes_names_the_unit_that_may_be_missing(text, meant):
+    with pytest.raises(
+        StreammimlError, match=f"^memory {text} is in bytes, .*; did you mean {meant}"
+    ):
+        TrainConfig(memory=text)
+    assert TrainConfig(memory="268435456").memory == "268435456"
 
 
 @given(n_bytes=st.integers(0, 2**50))
@@ -151,6 +161,8 @@ def test_scale_spec__says_what_it_cannot_read(text, message):
         ({"fit_scaler": "0"}, "fit_scaler must be full or a size above 0, got 0"),
         ({"lift": "rbf"}, "lift 'rbf': cannot read 'rbf'"),
         ({"rule": "top"}, "no rule is called 'top'; known: dummy, margin, top-r"),
+        ({"init": "zero"}, "no init is called 'zero'; known: auto, clusters, means, random"),
+        ({"loss": "hinge"}, "no loss is called 'hinge'; known: pairs, warp"),
         ({"min_labels": -1}, "min_labels must be a whole number at least 0, got -1"),
         ({"seed": 2**63}, "seed must be a whole number from 0 to 9223372036854775807, got"),
     ],
@@ -158,6 +170,12 @@ def test_scale_spec__says_what_it_cannot_read(text, message):
 def test_model_config__names_the_option_it_refuses(setting, message):
     with pytest.raises(StreammimlError, match="^" + message):
         ModelConfig(**setting)
+
+
+def test_without_later__leaves_out_later_options_with_the_value_of_old_runs():
+    assert "loss" not in without_later(ModelConfig().recorded())
+    assert "init" not in without_later(ModelConfig(init="random").recorded())
+    assert without_later({"loss": "pairs", "seed": 0}) == {"loss": "pairs", "seed": 0}
 
 
 def test_model_config__is_frozen_and_recorded_whole():
@@ -206,6 +224,13 @@ def test_train_config__paths_that_are_none_are_refused(given, message):
 
 def test_settings_with__has_each_setting_that_decides_no_step():
     assert set(settings_with("speed")) == {"memory", "checkpoint_every"}
-    assert set(settings_with("end")) == {"epochs", "max_steps", "patience"}
+    assert set(settings_with("end")) == {
+        "epochs",
+        "max_steps",
+        "patience",
+        "time_limit",
+        "threshold",
+        "calibrate",
+    }
     assert set(settings_with("path")) == {"validation_store", "start"}
-    assert len(settings_with("speed", "end", "path")) == 7
+    assert len(settings_with("speed", "end", "path")) == 10

@@ -2,6 +2,7 @@ import json
 import os
 import pickle
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import safetensors
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streammiml._base.calibration import Calibration
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift, lift_width
 from streammiml.model import (
@@ -190,6 +192,11 @@ META = {"__metadata__": {"streammiml": '{"format":1,"kind":"model"}'}}
         (META | {"x": tensor(dtype="F16")}, "'x' has a malformed description"),
         (META | {"x": {"dtype": "F32"}}, "'x' has a malformed description"),
         (META | {"x": 3}, "'x' has a malformed description"),
+        (META | {"x": tensor(offsets=(0, float("inf")))}, "'x' has a malformed description"),
+        (META | {"x": tensor(shape=(True, 2))}, "'x' has a malformed description"),
+        (META | {"x": tensor(shape=("2",))}, "'x' has a malformed description"),
+        (META | {"x": tensor(shape=(0, 2**63), offsets=(0, 0))}, "has the wrong size"),
+        (META | {"x": tensor(shape=(0, 2**32, 2**32), offsets=(0, 0))}, "has the wrong size"),
         (META | {"x": tensor(), "y": tensor()}, "do not lie end to end"),
         (META | {"x": tensor(offsets=(4, 12))}, "do not lie end to end"),
         (META | {"x": tensor()}, "its checksum does not match"),
@@ -231,6 +238,50 @@ def test_model__says_the_lowest_version_that_can_read_it(tmp_path, context, vers
             load_tensors(tmp_path / "m.safetensors", kind="model", version=1)
 
 
+def test_save__an_offset_needs_format_4_and_files_without_one_stay_as_they_were(tmp_path, saved):
+    model = Model.load(saved)
+    moved = replace(model, rule=replace(model.rule, offset=-0.5))
+    moved.save(tmp_path / "moved.safetensors")
+    assert Model.load(tmp_path / "moved.safetensors").rule == moved.rule
+    assert moved.fingerprint != model.fingerprint
+    with pytest.raises(StreammimlError, match=r"written by format 4, this reads up to 3"):
+        load_tensors(tmp_path / "moved.safetensors", kind="model", version=3)
+    load_tensors(saved, kind="model", version=3)
+    with pytest.raises(StreammimlError, match=r"^offset must be a finite number, got nan$"):
+        LabelRule(offset=float("nan"))
+
+
+def test_save__a_calibration_needs_format_5_and_is_read_back(tmp_path, saved):
+    model = Model.load(saved)
+    lines = np.tile([2.0, -1.0], (model.n_labels, 1))
+    knots = [None] * (model.n_labels - 1) + [(np.array([0.0, 1.0]), np.array([0.25, 0.75]))]
+    calibrated = replace(model, calibration=Calibration.of_knots(lines, knots))
+    calibrated.save(tmp_path / "calibrated.safetensors")
+    again = Model.load(tmp_path / "calibrated.safetensors")
+    assert again.fingerprint == calibrated.fingerprint != model.fingerprint
+    again.save(tmp_path / "again.safetensors")
+    paths = (tmp_path / "again.safetensors", tmp_path / "calibrated.safetensors")
+    assert len({path.read_bytes() for path in paths}) == 1
+    with pytest.raises(StreammimlError, match=r"written by format 5, this reads up to 4"):
+        load_tensors(paths[0], kind="model", version=4)
+    assert "calibrated" in again._repr_html_()
+    assert "calibrated" not in model._repr_html_()
+    resaved(paths[0], drop=("calibration.margins",))
+    with pytest.raises(StreammimlError, match=r"lacks a part of a model .*calibration.margins"):
+        Model.load(paths[0])
+    wrong = {"calibration.platt": np.zeros((model.n_labels + 1, 2), np.float32)}
+    resaved(paths[1], tensors=wrong)
+    with pytest.raises(StreammimlError, match=r"not a model that can be used: .*calibration"):
+        Model.load(paths[1])
+
+
+def test_for_labels__moves_the_calibration_with_its_label():
+    lines = np.arange(4.0).reshape(2, 2)
+    calibration = Calibration.of_knots(lines, [None, None])
+    model = made_model(label_names=["a", "b"], calibration=calibration, n_labels=2)
+    assert model.for_labels(["b", "a"]).calibration.platt.tolist() == [[2, 3], [0, 1]]
+
+
 def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **content):
     """The file with parts exchanged and a checksum that matches again."""
     arrays, inside = load_tensors(path, kind="model", version=MODEL_FORMAT)
@@ -241,9 +292,19 @@ def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **
 
 def test_load__names_a_format_of_the_future(saved):
     resaved(saved, version=MODEL_FORMAT + 6, kind="anything")
-    message = r"was written by format 9, this reads up to 3; install a newer streammiml"
+    message = r"was written by format 11, this reads up to 5; install a newer streammiml"
     with pytest.raises(StreammimlError, match=message):
         Model.load(saved)
+
+
+def test_load__control_a_reader_of_the_future_reads_the_file(saved):
+    resaved(saved, version=MODEL_FORMAT + 6)
+    last = MODEL_FORMAT + 5
+    message = f"was written by format {last + 1}, this reads up to {last}"
+    with pytest.raises(StreammimlError, match=message):
+        load_tensors(saved, kind="model", version=MODEL_FORMAT + 5)
+    _, content = load_tensors(saved, kind="model", version=MODEL_FORMAT + 6)
+    assert content["format"] == MODEL_FORMAT + 6
 
 
 @pytest.mark.parametrize(
@@ -471,3 +532,15 @@ def test_fingerprint__follows_what_is_saved_and_nothing_else(tmp_path):
     others = [made_model(seed=1), made_model(label_names=None), made_model(settings={})]
     others += [made_model(provenance={"steps": 13}), made_model(rule=LabelRule())]
     assert len({variant.fingerprint for variant in [model, *others]}) == 6
+
+
+def test_for_labels__gives_the_order_of_the_names():
+    model = made_model()
+    names = [model.label_names[i] for i in (2, 0, 3, 1)]
+    other = model.for_labels(names)
+    assert other.label_names == tuple(names)
+    np.testing.assert_array_equal(other.labels, model.labels[[2, 0, 3, 1, 4]])
+    np.testing.assert_array_equal(other.for_labels(model.label_names).labels, model.labels)
+    for same in (None, model.label_names, ["a", "b", "c", "d"], names[:3]):
+        assert model.for_labels(same) is model
+    assert made_model(label_names=None).for_labels(names).label_names is None

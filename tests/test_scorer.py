@@ -4,7 +4,8 @@ import pickle
 
 import numpy as np
 
-from streammiml.scorer import Scorer
+from streammiml.model import LabelRule
+from streammiml.scorer import RowScorer, Scorer
 from tests.measure.models import made_model
 from tests.stores import as_sparse, made_block
 
@@ -33,3 +34,15 @@ def test_scorer__pickled_gives_the_same_bits_and_leaves_the_model_alone():
     assert again.scores(block).value.tobytes() == scorer.scores(block).value.tobytes()
     assert (again.n_labels, again.rule) == (4, model.rule)
     assert (model.shared.tobytes(), model.labels.tobytes()) == before
+
+
+def test_row_scores__of_some_labels_have_the_bits_of_all():
+    model, block = made_model(rule=LabelRule(offset=0.25)), made_block(6)
+    bags = Scorer(model).scores(block).value
+    for form in (block, as_sparse(block)):
+        for labels in ([0, 1, 2, 3], [2, 0]):
+            scorer = pickle.loads(pickle.dumps(RowScorer(model, labels)))
+            values = np.concatenate([scores.value for _, scores in scorer.scores(form, 3)])
+            best = np.maximum.reduceat(values, block.bag_offsets[:-1])
+            assert best.tobytes() == bags[:, [*labels, 4]].tobytes()
+            assert scorer.labels.tolist() == labels

@@ -2,26 +2,33 @@
 
 ``settle`` decides the settings: a new run has those of the call, a resumed run those of its folder.
 ``begin`` turns settings into a ``Ready``: plan, memory, validation bags, and a state from a
-checkpoint, from a start model, or with random weights.
+checkpoint, from a start model, from the bags, or with random weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streammiml._base.hashing import shuffled
-from streammiml.bags.block import SparseRows
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
-from streammiml.blocks.prefetch import ReadAhead
-from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, check_whole, parse_size
+from streammiml.config import (
+    LATER_OPTIONS,
+    LiftSpec,
+    ScaleSpec,
+    TrainConfig,
+    check_whole,
+    parse_size,
+    without_later,
+)
 from streammiml.errors import StreammimlError, unknown
 from streammiml.kernel.average import STRIDE
+from streammiml.learn.bag_start import resolved_init, state_from_bags
 from streammiml.learn.checkpoint import (
     Expected,
     TrainState,
@@ -36,17 +43,16 @@ from streammiml.learn.holdout import Holdout
 from streammiml.learn.run_folder import (
     EXTENDED_FROM,
     FREE_SETTINGS,
+    OFFSET,
     RECORDS,
     SETTINGS,
     RunFolder,
 )
-from streammiml.learn.run_plan import RunPlan, plan_run
+from streammiml.learn.run_plan import RunPlan, plan_run, with_round_steps
 from streammiml.learn.scaler import FittedScaler, ScalerFit, needs_rows
+from streammiml.learn.stretches import STRETCH_BYTES, read_stretches
 from streammiml.learn.warm_start import check_follows, settings_from, state_from
 from streammiml.model import Model
-
-STRETCH_BYTES = 1 << 20
-"""The scaler reads at least this many bytes at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,8 @@ class RunSettings:
     """Whether this call begins the extension; false if it repeats an unfinished one."""
     holdout: Holdout | None = None
     """Bags to hold out instead of the share in ``config``."""
+    offset: float | None = None
+    """Offset of the threshold that trials fitted; None if they fitted none."""
 
     @property
     def is_resumed(self) -> bool:
@@ -85,6 +93,8 @@ class Ready:
     fingerprints: dict[str, Any]
     """Fingerprints of the stores and of the start model, which decide the result too."""
     extended_from: int | None
+    offset: float | None
+    """Offset of the threshold that trials fitted; None if they fitted none."""
 
     @property
     def key(self) -> dict[str, Any]:
@@ -101,15 +111,15 @@ class Ready:
     def record(self) -> None:
         """Write the settings into the run folder."""
         if self.folder is not None:
-            records = {**self.fingerprints, EXTENDED_FROM: self.extended_from}
+            records = {**self.fingerprints, EXTENDED_FROM: self.extended_from, OFFSET: self.offset}
             self.folder.record({**self.config.recorded(), **records})
 
 
 def run_key(config: TrainConfig, fingerprints: dict[str, Any]) -> dict[str, Any]:
     """Settings that decide what a step does, and the fingerprints of stores and start model."""
-    settings = config.recorded()
+    settings = without_later(config.recorded())
     for name in FREE_SETTINGS:
-        del settings[name]
+        settings.pop(name, None)
     return {**settings, **fingerprints}
 
 
@@ -142,15 +152,25 @@ def _adopted(settings: RunSettings, extend: int) -> RunSettings:
     recorded = folder.settings()
     _check_store(store, folder, recorded)
     given = settings.config.given()
+    if given.get("init") == "auto":
+        # Recorded is what auto chose.
+        del given["init"]
     folder.check_same(given)
     extended_from = recorded.get(EXTENDED_FROM)
     options = {name: value for name, value in recorded.items() if name not in RECORDS}
+    # A run that was begun before there were offsets has none.
+    threshold = options.setdefault("threshold", "none")
+    if given.get("threshold", threshold) != threshold:
+        raise StreammimlError(
+            f"{folder.path} was begun with threshold {threshold!r}, not {given['threshold']!r}; "
+            "leave it out, or begin another run"
+        )
     known = TrainConfig().recorded()
     try:
         for name in options:
             if name not in known:
                 raise unknown("option", name, known)
-        config = replace(TrainConfig(), **{**options, **given})
+        config = replace(TrainConfig(), **{**LATER_OPTIONS, **options, **given})
         if extended_from is not None:
             check_whole(EXTENDED_FROM, extended_from, 1)
     except StreammimlError as error:
@@ -166,7 +186,13 @@ def _adopted(settings: RunSettings, extend: int) -> RunSettings:
             f"{folder.path} is being extended from {extended_from} to {config.n_epochs} epochs; "
             f"--resume finishes this extension; after that, --extend {extend} begins another"
         )
-    return replace(settings, config=config, extended_from=extended_from, extends=extends)
+    return replace(
+        settings,
+        config=config,
+        extended_from=extended_from,
+        extends=extends,
+        offset=recorded.get(OFFSET),
+    )
 
 
 def _check_store(store: Bags, folder: RunFolder, recorded: dict[str, Any]) -> None:
@@ -224,6 +250,13 @@ def _with_start(settings: RunSettings, *, is_needed: bool) -> RunSettings:
         check_follows(start, settings.store)
         if not settings.is_resumed:
             config = settings_from(start, config)
+        if config.init not in ("auto", "random"):
+            raise StreammimlError(
+                f"--init {config.init} sets the first weights, and a run from a model has those of "
+                "the model; leave --init or --start out"
+            )
+    if fingerprint is not None and config.init == "auto":
+        config = replace(config, init="random")
     return replace(settings, config=config, start=start, start_fingerprint=fingerprint)
 
 
@@ -241,6 +274,9 @@ def begin(settings: RunSettings) -> Ready:
         mix_blocks=blocks.mix_blocks,
         validate_every=plan.every,
     )
+    if folder is None or not has_checkpoint(folder.checkpoints):
+        config = replace(config, init=resolved_init(config, store, plan))
+    config = with_round_steps(config, plan.visits)
     fingerprints = _fingerprints(settings, plan)
     if folder is not None and folder.exists:
         _check_validation_store(folder, config, fingerprints)
@@ -255,7 +291,10 @@ def begin(settings: RunSettings) -> Ready:
         state = state_from(start, config, store.n_labels)
     else:
         fitted = _fitted(store, config, plan)
-        state = new_state(config, fitted.lift, store.n_labels)
+        if config.init == "random":
+            state = new_state(config, fitted.lift, store.n_labels)
+        else:
+            state = state_from_bags(store, config, plan, fitted.lift)
         state.at.scale = fitted.scale
     ready = Ready(
         store=store,
@@ -265,6 +304,7 @@ def begin(settings: RunSettings) -> Ready:
         folder=folder,
         fingerprints=fingerprints,
         extended_from=settings.extended_from,
+        offset=settings.offset,
     )
     if settings.extends and ready.stopped_early:
         patience = state.at.bad_checks + config.patience
@@ -273,8 +313,9 @@ def begin(settings: RunSettings) -> Ready:
         # A resumed run writes its settings too: its end may have changed.
         ready.record()
         folder.cut_history(state.at.history_bytes)
-        if start is not None and not is_loaded:
-            # From now on the run does not need the file of the start model, which may be deleted.
+        if not is_loaded and (start is not None or config.init != "random"):
+            # From now on the run does not need the file of the start model, which may be deleted,
+            # and does not compute a start again.
             save_checkpoint(folder.checkpoints, state, ready.key)
     return ready
 
@@ -309,6 +350,7 @@ def _expected(
         key=run_key(config, fingerprints),
         sizes=checkpoint_sizes(config, store.n_features, store.n_labels),
         n_places=plan.budget.plan.n_bags,
+        n_replicas=config.replicas,
         context=LiftSpec.parse(config.lift).context,
         n_dims=config.shared_dim if config.shared_space else None,
         stride=STRIDE if config.average else 0,
@@ -343,14 +385,11 @@ def _fitted(store: Bags, config: TrainConfig, plan: RunPlan) -> FittedScaler:
         stretches = shuffled(n_stretches, config.seed, 0x5CA1E)
     needs_all = needs_rows(scale, lift)
 
-    def read(stretch: int) -> NDArray[Any] | SparseRows:
-        first, stop = stretch * stretch_bags, min((stretch + 1) * stretch_bags, store.n_bags)
-        kept = np.flatnonzero(~plan.visits.holdout.chosen(np.arange(first, stop)))
-        return store.read(first, stop, row_labels=False).take(kept).rows
-
-    n_bytes = 0
-    with ReadAhead(read, stretches, depth=2, deadline=plan.budget.read.deadline) as ahead:
-        for rows in ahead:
+    n_bytes, deadline = 0, plan.budget.read.deadline
+    blocks = read_stretches(store, plan.visits.holdout, stretches, stretch_bags, deadline)
+    with closing(blocks):
+        for block in blocks:
+            rows = block.rows
             if isinstance(rows, np.ndarray):
                 fit.update_dense(rows)
                 n_bytes += 4 * rows.size

@@ -58,15 +58,30 @@ class Position:
     tally_loss: float = 0.0
     seconds: float = 0.0
     """Seconds that the run took so far, summed over its processes."""
+    replicas: list[list[int]] = field(default_factory=list)
+    """Epoch and place of each replica; empty for a run without replicas."""
+    arithmetic: str = ""
+    """Checksum of what the machines of the replicas compute in a probe; see ``learn/probe.py``."""
 
-    def check(self, n_places: int) -> None:
+    def recorded(self) -> dict[str, Any]:
+        """Fields by name; without those of replicas if the run has none."""
+        values = asdict(self)
+        if not self.replicas:
+            for name in REPLICA_FIELDS:
+                del values[name]
+        return values
+
+    def check(self, n_places: int, n_replicas: int = 1) -> None:
         """Refuse numbers that no run can have; an epoch has ``n_places`` places."""
         check_whole("epoch", self.epoch, 0, 2**31)
         for name in ("step", "best_step", "bad_checks", "history_bytes"):
             check_whole(name, getattr(self, name), 0, 2**62)
         check_whole("place", self.place, 0, n_places)
-        # A step visits one place, and places of skipped bags have no step.
-        check_whole("step", self.step, 0, self.epoch * n_places + self.place)
+        if n_replicas > 1:
+            self._check_replicas(n_places, n_replicas)
+        else:
+            # A step visits one place, and places of skipped bags have no step.
+            check_whole("step", self.step, 0, self.epoch * n_places + self.place)
         if self.best_loss is not None:
             check_number("best_loss", self.best_loss, zero=True)
         check_number("tally_loss", self.tally_loss, zero=True)
@@ -79,6 +94,25 @@ class Position:
             raise StreammimlError(f"scale must be text, got {self.scale!r}")
         ScaleSpec.parse(self.scale)
 
+    def _check_replicas(self, n_places: int, n_replicas: int) -> None:
+        """Refuse places of replicas that cannot be; there are none before the first round."""
+        pairs = self.replicas
+        lengths = {n_replicas} if self.step else {0, n_replicas}
+        if not isinstance(pairs, list) or len(pairs) not in lengths:
+            raise StreammimlError(f"replicas must be {n_replicas} pairs, got {pairs!r}")
+        if not isinstance(self.arithmetic, str):
+            raise StreammimlError(f"arithmetic must be text, got {self.arithmetic!r}")
+        for pair in pairs:
+            if not isinstance(pair, list) or len(pair) != 2:
+                raise StreammimlError(f"replicas must be pairs of epoch and place, got {pair!r}")
+            check_whole("epoch", pair[0], self.epoch, 2**31)
+            check_whole("place", pair[1], 0, n_places)
+            check_whole("step", self.step, 0, pair[0] * n_places + pair[1])
+
+
+REPLICA_FIELDS = {"replicas", "arithmetic"}
+"""Fields of a position that only runs with replicas have."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
@@ -90,6 +124,7 @@ class Expected:
     """Dimensions of the tensors, as ``CHECKPOINT_TENSORS`` names them."""
     n_places: int
     """Number of places in an epoch."""
+    n_replicas: int = 1
     context: int
     """The field ``context`` of the lift; see ``LiftSpec``."""
     n_dims: int | None
@@ -146,13 +181,14 @@ def state_of(
     shared: NDArray[np.float32], labels: NDArray[np.float32], config: ModelConfig, lift: Lift
 ) -> TrainState:
     """Begin with these weights, projected to the largest norm of ``config``."""
-    weights = Weights(_aligned(padded(shared)), _aligned(padded(labels)))
+    weights = Weights(aligned(padded(shared)), aligned(padded(labels)))
     project_all(weights, config.max_norm)
     averages = make_averages(*weights, STRIDE if config.average else 0)
     return TrainState(weights, averages, lift, None, Position())
 
 
-def _aligned(array: NDArray[Any]) -> Any:
+def aligned(array: NDArray[Any]) -> Any:
+    """Copy an array to memory that kernels can use."""
     out = aligned_zeros(array.shape, array.dtype)
     out[...] = array
     return out
@@ -166,6 +202,17 @@ def state_bytes(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
     # A look copies the label vectors into another layout: eight labels side by side.
     laid_out = width * -(-(n_labels + 1) // 8) * 8 * config.subconcepts
     return values * 4 * 3 + (values * 8 if config.average else 0) + laid_out * 4
+
+
+def replica_bytes(config: ModelConfig, n_lifted: int, n_labels: int, n_at_once: int) -> int:
+    """Bytes of the turns of replicas that run at the same time, and of the sums of their changes.
+
+    A turn has weights (4 bytes a value) and means (8), its result has vectors and means (8). Two
+    sums of changes have two numbers of 8 bytes for each value.
+    """
+    m = padded_width(config.shared_dim if config.shared_space else n_lifted)
+    values = m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
+    return values * ((12 + 8) * n_at_once + 2 * 16)
 
 
 def panel_bytes(config: TrainConfig, n_lifted: int) -> int:
@@ -189,7 +236,7 @@ def save_checkpoint(folder: Path, state: TrainState, key: dict[str, Any]) -> Pat
         tensors[f"lift.{name}"] = np.asarray(value) if np.ndim(value) else np.array([value])
     if state.best is not None:
         tensors |= {"best.shared": state.best.shared, "best.labels": state.best.labels}
-    content = {"position": asdict(state.at), "stride": state.averages.stride, "key": key}
+    content = {"position": state.at.recorded(), "stride": state.averages.stride, "key": key}
     save_tensors(path, tensors, content, kind="checkpoint", version=CHECKPOINT_FORMAT)
     # Checkpoints of later steps are damaged: otherwise the run would have resumed from them.
     newest_first = _checkpoints(folder)
@@ -241,16 +288,18 @@ def _load(path: Path, expected: Expected) -> TrainState:
         _check_key(path, content["key"], expected.key, content["format"])
         check_tensors(tensors, CHECKPOINT_TENSORS, expected.sizes)
         known = {field.name for field in fields(Position)}
+        if expected.n_replicas == 1:
+            known -= REPLICA_FIELDS
         if unknown_field := next(iter(content["position"].keys() - known), None):
             raise StreammimlError(f"its position has an unknown field {unknown_field!r}")
         at = Position(**content["position"])
-        at.check(expected.n_places)
+        at.check(expected.n_places, expected.n_replicas)
         if content["stride"] != expected.stride:
             raise StreammimlError(f"stride is {content['stride']!r}, expected {expected.stride}")
         _check_padding(tensors, expected)
         _check_best(tensors, at)
         # Copy one tensor at a time: two copies of all tensors would exceed the memory budget.
-        arrays = {name: _aligned(tensors.pop(name)) for name in list(tensors)}
+        arrays = {name: aligned(tensors.pop(name)) for name in list(tensors)}
         codes = ("transform", "unit", "context")
         transform, unit, context = (int(arrays[f"lift.{name}"][0]) for name in codes)
         check_whole("lift.transform", transform, 0, len(TRANSFORMS) - 1)

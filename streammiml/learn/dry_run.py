@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,13 +14,26 @@ from streammiml.bags.block import BagBlock
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import row_bytes
-from streammiml.config import LiftSpec, ScaleSpec, TrainConfig
-from streammiml.kernel.score import score_block
+from streammiml.config import LiftSpec, ScaleSpec, TrainConfig, parse_duration
+from streammiml.kernel.reduce import Change, add_change, make_sums
+from streammiml.kernel.score import Weights, score_block
 from streammiml.kernel.sweep import Learner, make_tally
+from streammiml.learn.calibration_folds import n_calibration_folds
 from streammiml.learn.checkpoint import TrainState, new_state
+from streammiml.learn.choice import ChoicePlan, plan_choice
 from streammiml.learn.defaults import resolved
 from streammiml.learn.kernel_threads import Sweeper, step_settings
-from streammiml.learn.run_plan import RunPlan, plan_run
+from streammiml.learn.machines import HERE, TrainMachines
+from streammiml.learn.presets import with_preset
+from streammiml.learn.reduction import weight_tables
+from streammiml.learn.rounds import last_step, weight_bytes
+from streammiml.learn.run_plan import (
+    RunPlan,
+    check_worker_memory,
+    plan_run,
+    with_round_steps,
+    worker_bytes,
+)
 from streammiml.learn.scaler import ScalerFit
 from streammiml.learn.warm_start import check_follows, settings_from
 from streammiml.model import Model
@@ -30,6 +44,11 @@ SAMPLE_BYTES = 16 << 20
 """Reading stops at this many bags or bytes, whichever comes first."""
 STEP_SECONDS = 1.0
 """Seconds for which steps are timed."""
+NETWORK = 10**9
+"""Bytes per second that a cluster is assumed to move between the driver and its workers."""
+ROUND_SECONDS, TURN_SECONDS = 0.008, 0.001
+"""Seconds that Dask's messages take in a round, and the driver for the turn of a replica; measured
+with two workers on two cores. Waiting for the slowest replica comes on top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,31 +77,78 @@ class DryRun:
     seconds_per_step: float
     """Measured on bags in memory, with an untrained model and the run's kernel threads."""
     seconds_per_look: float
+    trials: int
+    """Trials before training, which choose settings and epochs."""
+    trial_steps: int
+    """Most steps of all trials together."""
+    seconds_of_trials: float
+    """Seconds of the trials, at most."""
+    calibration_steps: int
+    """Steps of the trainings after the run that calibrate the model; 0 if there are none."""
     seconds: float
-    """Seconds of steps and looks; reading runs at the same time in other threads."""
+    """Seconds of steps and looks; reading runs at the same time in other threads. With replicas,
+    each has a core of its own."""
+    replicas: int
+    round_steps: int
+    """Steps of the longest rounds; 0 without replicas."""
+    round_bytes: int
+    """On a cluster: at most so many bytes go to the workers and back in a round."""
+    driver_memory: int
+    """On a cluster: bytes in memory of the process that reduces."""
+    worker_memory: int
+    """On a cluster: bytes in memory of each worker."""
+    efficiency: float
+    """On a cluster of one worker for each replica: estimated share of the longest rounds that
+    workers spend on steps, with a network of ``NETWORK`` bytes per second; 1 without replicas."""
 
 
-def dry_run(stores: Bags | str | Path | list[str], config: TrainConfig | None = None) -> DryRun:
-    """Estimate the costs of training: read some blocks and time steps on them for a second."""
+def dry_run(
+    stores: Bags | str | Path | list[str],
+    config: TrainConfig | None = None,
+    *,
+    machines: TrainMachines = HERE,
+) -> DryRun:
+    """Estimate the costs of training: read some blocks and time steps on them for a second.
+
+    Machines that ``train`` would refuse are refused, as far as their options tell; no cluster is
+    started.
+    """
     store = stores if isinstance(stores, Bags) else open_store(stores)
-    config = config or TrainConfig()
+    config, has_start = config or TrainConfig(), False
+    given = config.given()
     if config.start is not None:
         start = Model.load(config.start)
         check_follows(start, store)
         config = settings_from(start, config)
+        has_start = True
+    config = with_preset(config, given)
+    n_folds = n_calibration_folds(store, config, has_start=has_start)
+    choice = plan_choice(store, config, given, has_start=has_start)
     config = resolved(config, store.n_bags)
     plan = plan_run(store, config)
+    machines.check(config)
+    check_worker_memory(plan, machines.pool_options().worker_bytes)
+    config = with_round_steps(config, plan.visits)
     budget, blocks, visits = plan.budget, plan.budget.plan, plan.visits
     sample, read_ratio = _sample(plan)
-    step_seconds, bag_seconds = _timed(store, config, sample)
+    state = _untrained(store, config, sample)
+    step_seconds, bag_seconds = _timed(config, state, sample)
     n_held_out = 0 if plan.validation is None else len(plan.validation.bags)
     epoch_steps = visits.steps_an_epoch()
     n_steps = round(epoch_steps * config.n_epochs)
+    if config.replicas > 1:
+        n_steps = last_step(config.n_epochs, epoch_steps, config.replicas)
     if config.max_steps is not None:
         n_steps = min(n_steps, config.max_steps)
-    n_epochs = n_steps / max(epoch_steps, 1)
+    n_epochs = n_steps * config.replicas / max(epoch_steps, 1)
     epoch_bytes, is_read_once = _bytes_read(plan, read_ratio)
     look_seconds = bag_seconds * n_held_out
+    trial_seconds = 0.0
+    if choice is not None:
+        trial_seconds = _seconds_of_trials(choice, store, config, sample, step_seconds)
+        if config.time_limit is not None:
+            limit = parse_duration(config.time_limit, option="time_limit")
+            trial_seconds = min(trial_seconds, limit)
     return DryRun(
         training_bags=store.n_bags - visits.holdout.size,
         held_out_bags=n_held_out,
@@ -94,14 +160,78 @@ def dry_run(stores: Bags | str | Path | list[str], config: TrainConfig | None = 
         memory_total=budget.total,
         memory_allowed=budget.allowed,
         validate_every=plan.every,
-        steps_per_epoch=round(epoch_steps),
+        steps_per_epoch=round(epoch_steps / config.replicas),
         steps=n_steps,
         read_per_epoch=epoch_bytes,
         read_total=epoch_bytes if is_read_once else round(epoch_bytes * n_epochs),
         seconds_per_step=step_seconds,
         seconds_per_look=look_seconds,
+        trials=0 if choice is None else choice.n_trials,
+        trial_steps=0 if choice is None else choice.total_steps,
+        seconds_of_trials=trial_seconds,
+        # Each leaves out a fold, and visits the others as often as the run does.
+        calibration_steps=n_steps * config.replicas * max(0, n_folds - 1),
         seconds=n_steps * step_seconds + n_steps // plan.every * look_seconds,
+        replicas=config.replicas,
+        **_costs_of_rounds(config, plan, state, step_seconds),
     )
+
+
+def _seconds_of_trials(
+    choice: ChoicePlan, store: Bags, config: TrainConfig, sample: BagBlock, step_seconds: float
+) -> float:
+    """Seconds of all trials, at most.
+
+    Steps with the costliest setting are timed too. The seconds of other steps follow from their
+    multiplications on a straight line, since part of each step's time is the same for all settings.
+    """
+    costliest = max(range(len(choice.work)), key=lambda number: choice.work[number])
+    seconds, more_work = choice.total_steps * step_seconds, choice.work[costliest] - choice.work[0]
+    if more_work <= 0:
+        return seconds
+    tried = replace(config, **choice.settings[costliest])
+    slowest, _ = _timed(tried, _untrained(store, tried, sample), sample)
+    seconds_per_work = max(0.0, slowest - step_seconds) / more_work
+    return seconds + seconds_per_work * (choice.total_work - choice.total_steps * choice.work[0])
+
+
+def _costs_of_rounds(
+    config: TrainConfig, plan: RunPlan, state: TrainState, step_seconds: float
+) -> dict[str, Any]:
+    """Fields of a dry run that tell what replicas on a cluster would cost."""
+    held, total = plan.budget.held, plan.budget.total
+    if config.replicas == 1:
+        alone = {"round_steps": 0, "round_bytes": 0, "efficiency": 1.0}
+        return {**alone, "driver_memory": total, "worker_memory": 0}
+    steps, n_replicas = config.round_steps or 0, config.replicas
+    # The weights go to each replica. At most all vectors come back, with their means.
+    round_bytes = n_replicas * weight_bytes(state.weights) * (3 if config.average else 2)
+    kernel = steps * step_seconds
+    reducing = n_replicas * _reduce_seconds(state.weights, has_means=config.average)
+    others = ROUND_SECONDS + n_replicas * TURN_SECONDS + reducing + round_bytes / NETWORK
+    names = ("weights", "lift", "validation", "replicas", "store", "calibration")
+    of_driver = sum(held.get(name, 0) for name in names)
+    return {
+        "round_steps": steps,
+        "round_bytes": round_bytes,
+        "driver_memory": of_driver,
+        "worker_memory": worker_bytes(plan),
+        "efficiency": kernel / (kernel + others),
+    }
+
+
+def _reduce_seconds(weights: Weights, *, has_means: bool) -> float:
+    """Measure the seconds of adding the changes of a replica that changed every vector."""
+    seconds = 0.0
+    for table in weight_tables(*weights):
+        sums = make_sums(table.shape, has_means=has_means)
+        change = Change(np.arange(len(table)), table, table if has_means else table[:0])
+        # The first call compiles.
+        add_change(sums, table[:0], Change(change.rows[:0], table[:0], table[:0]))
+        begun = time.monotonic()
+        add_change(sums, table, change)
+        seconds += time.monotonic() - begun
+    return seconds
 
 
 def _sample(plan: RunPlan) -> tuple[BagBlock, float]:
@@ -113,9 +243,11 @@ def _sample(plan: RunPlan) -> tuple[BagBlock, float]:
     for position in range(blocks.n_blocks):
         if blocks.order == "blocks":
             start, stop = blocks.bags_of(int(blocks.blocks_at(0, np.array([position]))[0]))
-            sampled.append(listed.read(start, stop))
+            sampled.append(listed.read(start, stop, kept=False))
         else:
-            sampled.append(listed.read_bags(blocks.bags_at(0, *blocks.bags_of(position))))
+            sampled.append(
+                listed.read_bags(blocks.bags_at(0, *blocks.bags_of(position)), kept=False)
+            )
         n_bags, n_bytes = n_bags + len(sampled[-1]), n_bytes + sampled[-1].nbytes
         if n_bags >= SAMPLE_BAGS or n_bytes >= SAMPLE_BYTES:
             break
@@ -136,9 +268,8 @@ def _bytes_read(plan: RunPlan, read_ratio: float) -> tuple[int, bool]:
     return round(n_bytes * (1 + (blocks.window - 1) / blocks.n_blocks)), False
 
 
-def _timed(store: Bags, config: TrainConfig, sample: BagBlock) -> tuple[float, float]:
+def _timed(config: TrainConfig, state: TrainState, sample: BagBlock) -> tuple[float, float]:
     """Measure the seconds of one step and of scoring one bag."""
-    state = _untrained(store, config, sample)
     learner = Learner(state.weights, state.averages, step_settings(config), state.lift)
     with Sweeper(learner, config.threads) as sweeper:
         # The first call compiles.

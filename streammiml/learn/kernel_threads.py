@@ -13,7 +13,15 @@ from streammiml.bags.block import BagBlock
 from streammiml.blocks.team import Team
 from streammiml.config import TrainConfig
 from streammiml.kernel.step import Settings
-from streammiml.kernel.sweep import Learner, SweepRoom, Tally, make_sweep_room, make_tally, sweep
+from streammiml.kernel.sweep import (
+    Learner,
+    SweepRoom,
+    Tally,
+    lifted_rows,
+    make_sweep_room,
+    make_tally,
+    sweep,
+)
 from streammiml.scorer import kernel_block
 
 I64 = NDArray[np.int64]
@@ -21,7 +29,8 @@ I64 = NDArray[np.int64]
 
 def step_settings(config: TrainConfig) -> Settings:
     """Return the settings that the kernel needs in each step."""
-    return Settings(config.seed, config.step_size, config.decay, config.max_norm)
+    by_rank = config.loss == "warp"
+    return Settings(config.seed, config.step_size, config.decay, config.max_norm, by_rank)
 
 
 class Sweeper:
@@ -84,10 +93,12 @@ def _room_for(
 ) -> SweepRoom:
     """Return scratch memory for the longest bag: ``room`` if it is large enough."""
     if n_values is None:
-        fits = room is not None and len(room.dense) >= n_rows
+        n_lifted = lifted_rows(learner.weights, learner.lift, n_rows)
+        fits = room is not None and len(room.dense) >= n_lifted
     else:
         fits = room is not None and len(room.sparse.offsets) > n_rows
         fits = fits and room is not None and len(room.sparse.values) >= n_values + n_rows
     if fits and room is not None:
         return room
-    return make_sweep_room(learner.weights, learner.lift, n_rows, n_values)
+    by_rank = learner.settings.by_rank
+    return make_sweep_room(learner.weights, learner.lift, n_rows, n_values, by_rank=by_rank)

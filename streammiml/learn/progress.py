@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from streammiml.learn.timing import OF_REPLICAS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainProgress:
@@ -28,7 +30,7 @@ class TrainProgress:
     share_of_violations: float
     """Share of steps that found a wrongly ranked label, since the last line."""
     time: dict[str, float]
-    """Seconds of the kernel, of waiting for bags, of validation, of checkpoints, of compiling."""
+    """Seconds by purpose, such as kernel, reading or validation; see ``learn/timing.py``."""
     validation_loss: float | None
     """Ranking loss of the held-out bags; None if this moment did not measure it."""
     best_loss: float | None
@@ -38,7 +40,14 @@ class TrainProgress:
     is_line: bool
     """Whether this moment is a line of the history."""
     epochs: int
-    """Number of epochs after which the run ends."""
+    """Number of epochs after which the run ends; fewer than its settings say if it has a largest
+    number of steps."""
+    replicas: int
+    """Number of replicas that take steps at the same time."""
+    rounds: int
+    """Rounds of replicas since the last line; 0 without replicas."""
+    moved_mb: float
+    """Megabytes that these rounds sent to workers and back; 0 for replicas on threads."""
     mixing: str
     """How many blocks are mixed, and the variance inflation in the worst case, in words."""
     stopped_early: bool
@@ -52,11 +61,19 @@ class TrainProgress:
 
     def line(self) -> dict[str, Any]:
         """Return the fields that the history records."""
-        return {name: value for name, value in asdict(self).items() if name not in _LIVE}
+        left_out = _LIVE if self.replicas > 1 else (*_LIVE, *_OF_ROUNDS)
+        line = {name: value for name, value in asdict(self).items() if name not in left_out}
+        if self.replicas == 1:
+            line["time"] = {
+                name: seconds for name, seconds in self.time.items() if name not in OF_REPLICAS
+            }
+        return line
 
 
 _LIVE = (
-    *("steps_here", "is_line", "epochs", "mixing", "stopped_early"),
+    *("steps_here", "is_line", "epochs", "replicas", "mixing", "stopped_early"),
     *("done", "seconds_left", "total"),
 )
 """Fields for progress bars, which the history does not record."""
+_OF_ROUNDS = ("rounds", "moved_mb")
+"""Fields that the history records only for runs with replicas."""

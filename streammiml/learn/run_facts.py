@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 from streammiml._base.atomic import save_whole
+from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import peak_resident_bytes, resident_bytes
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml.learn.progress import TrainProgress
@@ -57,7 +58,7 @@ class RunFacts:
 def read_run_facts(run: Path) -> RunFacts | None:
     """Read the facts of a run folder; None if there are none that can be read."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        content = json.loads((run / FACTS_FILE).read_text("utf-8"))
+        content = parse_json((run / FACTS_FILE).read_text("utf-8"))
         known = {field.name for field in fields(RunFacts)}
         return RunFacts(
             **{

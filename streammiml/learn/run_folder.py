@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from streammiml._base.atomic import FolderLock, save_whole
-from streammiml.config import settings_with
+from streammiml._base.json_and_toml import parse_json, parse_toml
+from streammiml.config import LATER_OPTIONS, settings_with
 from streammiml.errors import StoreError, StreammimlError
 from streammiml.model import MODEL_FILE
 
 SETTINGS, HISTORY, CHECKPOINTS = "settings.toml", "history.jsonl", "checkpoints"
 LOCK = "lock"
+CHOICE = "choice.json"
+"""Trials that chose settings; see ``learn/choice_record.py``."""
+CALIBRATION = "calibration.safetensors"
+"""Counts of the folds that a calibration is fitted on; see ``learn/calibration_folds.py``."""
 FREE_SETTINGS = settings_with("speed", "end", "path")
 """Settings that may differ between two processes of a run. A path may differ; the fingerprint of
 the file at the path may not."""
@@ -24,7 +28,9 @@ FINGERPRINTS = ("fingerprint", "sparse", "validation_fingerprint", "start_finger
 EXTENDED_FROM = "extended_from"
 """Number of epochs of a run before an unfinished extension. With it, a repeated ``--extend`` leads
 to the same end and does not extend the run twice."""
-RECORDS = (*FINGERPRINTS, EXTENDED_FROM)
+OFFSET = "threshold_offset"
+"""Offset of the threshold that trials before the run fitted."""
+RECORDS = (*FINGERPRINTS, EXTENDED_FROM, OFFSET)
 """Entries of ``settings.toml`` that are not settings."""
 
 
@@ -55,7 +61,7 @@ class RunFolder:
             raise StreammimlError(
                 f"{path} exists already; --resume goes on with it, or name another folder"
             )
-        if begun and SETTINGS not in names:
+        if begun - {CHOICE} and SETTINGS not in names:
             raise StreammimlError(f"{path} is no run: it has no {SETTINGS}; name another folder")
 
     def __enter__(self) -> RunFolder:
@@ -77,18 +83,27 @@ class RunFolder:
     def settings(self) -> dict[str, Any]:
         """Recorded settings."""
         try:
-            return tomllib.loads((self.path / SETTINGS).read_text("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            return parse_toml((self.path / SETTINGS).read_text("utf-8"))
+        except (OSError, ValueError) as error:
             raise StreammimlError(f"{self.path / SETTINGS} cannot be read: {error}") from None
 
     def record(self, settings: dict[str, Any]) -> None:
-        """Write the settings; those that are None are left out."""
-        save_whole(self.path / SETTINGS, [toml(settings)])
+        """Write the settings, below the reasons for those that trials chose.
+
+        Settings that are None are left out.
+        """
+        comments = "".join(f"# {reason}\n" for reason in choice_reasons(self.path))
+        save_whole(self.path / SETTINGS, [comments.encode(), toml(settings)])
         self.exists = True
+
+    @property
+    def choice(self) -> Path:
+        """Path of the record of trials, which exists if trials chose settings."""
+        return self.path / CHOICE
 
     def check_same(self, given: dict[str, Any]) -> None:
         """Refuse settings that contradict the recorded settings; the message names the first."""
-        recorded = self.settings()
+        recorded = {**LATER_OPTIONS, **self.settings()}
         for name, value in given.items():
             if name not in FREE_SETTINGS and recorded.get(name) != value:
                 raise StreammimlError(
@@ -109,6 +124,15 @@ class RunFolder:
         with _disk_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
         return path.stat().st_size
+
+
+def choice_reasons(run: Path) -> list[str]:
+    """Lines that say what the trials before a run chose and why; empty if there were none."""
+    try:
+        reasons = parse_json((run / CHOICE).read_bytes())["chosen"]["reasons"]
+        return [" ".join(str(reason).split()) for reason in reasons]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def finish_extension(path: Path) -> None:

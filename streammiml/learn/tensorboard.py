@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.atomic import local_path
 from streammiml.errors import StreammimlError
 from streammiml.learn.progress import TrainProgress
 
@@ -28,7 +29,7 @@ class EventFiles:
             raise StreammimlError(
                 "--tensorboard needs tensorboardX; pip install 'streammiml[tensorboard]'"
             ) from None
-        self._folder = Path(folder)
+        self._folder = local_path(folder, "event files")
         self._writer: Any = None
 
     def __enter__(self) -> EventFiles:

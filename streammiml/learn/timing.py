@@ -10,8 +10,13 @@ from dataclasses import dataclass
 from streammiml._base.compiled import compile_seconds
 
 KERNEL, READING, VALIDATION, CHECKPOINTS = "kernel", "reading", "validation", "checkpoints"
+REDUCING, MOVING = "reducing", "moving"
+"""Time of runs with replicas: for the reduction of a round, and for everything of a round that is
+neither kernel, reading nor reduction. That is moving bytes, scheduling, and waiting for the slowest
+replica."""
+OF_REPLICAS = (REDUCING, MOVING)
 COMPILING = "compiling"
-_NAMES = (KERNEL, READING, VALIDATION, CHECKPOINTS, COMPILING)
+_NAMES = (KERNEL, READING, VALIDATION, CHECKPOINTS, REDUCING, MOVING, COMPILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +27,12 @@ class WorkDone:
     steps: int = 0
     rows: int = 0
     n_bytes: int = 0
+    rounds: int = 0
+    """Rounds of replicas."""
+    moved: int = 0
+    """Bytes that rounds sent to workers and back."""
     spent: tuple[float, ...] = (0.0,) * len(_NAMES)
-    """Seconds of the kernel, of waiting for bags, of validation, of checkpoints, of compiling."""
+    """Seconds by purpose, in the order of ``_NAMES``."""
 
     def __sub__(self, other: WorkDone) -> WorkDone:
         return WorkDone(
@@ -31,6 +40,8 @@ class WorkDone:
             self.steps - other.steps,
             self.rows - other.rows,
             self.n_bytes - other.n_bytes,
+            self.rounds - other.rounds,
+            self.moved - other.moved,
             tuple(a - b for a, b in zip(self.spent, other.spent, strict=True)),
         )
 
@@ -60,7 +71,7 @@ class TrainClock:
         self._begun = time.monotonic()
         self._compiled, self._compiled_before = compiled, compiled()
         self._spent = dict.fromkeys(_NAMES, 0.0)
-        self._steps = self._rows = self._n_bytes = 0
+        self._steps = self._rows = self._n_bytes = self._rounds = self._moved = 0
 
     @contextmanager
     def spending(self, on: str) -> Iterator[Callable[[], float]]:
@@ -78,6 +89,10 @@ class TrainClock:
         """Set the total number of seconds that the loop has waited for bags."""
         self._spent[READING] = seconds
 
+    def add(self, on: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere."""
+        self._spent[on] += seconds
+
     def _working(self) -> float:
         """Time without the seconds of compiling; only differences are meaningful."""
         return time.monotonic() - self._compiled()
@@ -88,10 +103,21 @@ class TrainClock:
         self._rows += rows
         self._n_bytes += n_bytes
 
+    def did_round(self, moved: int) -> None:
+        """Add a finished round, which sent ``moved`` bytes to workers and back."""
+        self._rounds += 1
+        self._moved += moved
+
     def work(self) -> WorkDone:
         """Work and time since the creation of the clock."""
         seconds = time.monotonic() - self._begun
         self._spent[COMPILING] = self._compiled() - self._compiled_before
         return WorkDone(
-            seconds, self._steps, self._rows, self._n_bytes, tuple(self._spent.values())
+            seconds,
+            self._steps,
+            self._rows,
+            self._n_bytes,
+            self._rounds,
+            self._moved,
+            tuple(self._spent.values()),
         )

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
+from streammiml._base.atomic import local_path
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig, check_whole
 from streammiml.errors import StreammimlError
-from streammiml.learn.begin import RunSettings, begin, settle
-from streammiml.learn.defaults import FOLDS, epochs_of, fold_settings, is_folded, resolved
-from streammiml.learn.holdout import Holdout
+from streammiml.learn.begin import begin, settle
+from streammiml.learn.calibration_folds import calibrated, n_calibration_folds
+from streammiml.learn.choice import ChoiceProgress, with_defaults
 from streammiml.learn.loop import Loop
+from streammiml.learn.machines import HERE, TrainMachines
+from streammiml.learn.model_card import write_card
 from streammiml.learn.progress import TrainProgress
+from streammiml.learn.rounds import RoundLoop
 from streammiml.learn.run_folder import RunFolder, finish_extension
-from streammiml.learn.run_plan import plan_run
-from streammiml.learn.stop_signals import Stopped, StopSignals
+from streammiml.learn.stop_signals import StopSignals
 from streammiml.learn.trained_model import trained_model
-from streammiml.learn.validation import NothingRanked
+from streammiml.learn.unpredicted_labels import warn_of_unpredicted
 from streammiml.model import Model
 
 
@@ -32,7 +34,13 @@ def train(
     resume: bool = False,
     extend: int = 0,
     start: Model | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    client: object = None,
+    worker_memory: str | int | None = None,
+    mixed_machines: bool = False,
     watch: Callable[[TrainProgress], None] = lambda _: None,
+    watch_choice: Callable[[ChoiceProgress], None] = lambda _: None,
 ) -> Model:
     """Train a model on one or more stores or a view; a run in a folder ``run`` can be resumed.
 
@@ -42,6 +50,10 @@ def train(
     A resumed run keeps its settings. Settings of ``config`` that are not the default may change the
     end of the run (``epochs``, ``max_steps``, ``patience``) and its memory; any other difference
     from the recorded settings is refused.
+
+    Settings that are not given follow ``config.preset``. With ``auto``, trials on held-out bags
+    choose some of them before the run begins, unless ``config`` gives its length; see
+    ``learn/choice.py``. ``watch_choice`` is called with the progress of the trials.
 
     ``extend`` continues the run in ``run``, finished or not, for this many epochs beyond its
     recorded end. A run that had stopped early gets ``patience`` more looks. The result equals, to
@@ -54,15 +66,40 @@ def train(
     must have the model's features. Its labels must begin with those of the model, in the same
     order; new labels may follow. The result has the label names of the store. With validation, the
     returned model is no worse on the held-out bags than the start model.
+
+    With ``config.replicas`` above 1, that many replicas train at the same time: on the cores of
+    this machine, in ``workers`` local processes (of ``worker_memory`` each), on the Dask
+    ``scheduler`` at an address, or on ``client``, a ``distributed.Client`` or Dask cluster. The
+    result has the same bits wherever replicas run, provided that all machines have processors of
+    one kind; ``mixed_machines`` accepts others.
     """
+    machines = TrainMachines(
+        workers=workers,
+        scheduler=scheduler,
+        client=client,
+        worker_memory=worker_memory,
+        mixed_machines=mixed_machines,
+    )
     store = stores if isinstance(stores, Bags) else open_store(stores)
     folder = open_run(run, resume=resume, extend=extend)
     model = train_run(
-        store, config or TrainConfig(), folder, extend=extend, start=start, watch=watch
+        store,
+        config or TrainConfig(),
+        folder,
+        extend=extend,
+        start=start,
+        machines=machines,
+        watch=watch,
+        watch_choice=watch_choice,
     )
     if run is not None:
         finish_extension(Path(run))
     return model
+
+
+def train_trial(store: Bags, config: TrainConfig) -> Model:
+    """Train a model that is only measured, as in a search: without a folder and warnings."""
+    return train_run(store, config, None, extend=0, watch=lambda _: None, is_trial=True)
 
 
 def open_run(run: str | Path | None, *, resume: bool, extend: int) -> RunFolder | None:
@@ -70,7 +107,9 @@ def open_run(run: str | Path | None, *, resume: bool, extend: int) -> RunFolder 
     check_whole("extend", extend, 0)
     if extend and run is None:
         raise StreammimlError("extend continues a run; name its folder")
-    return None if run is None else RunFolder(Path(run), resume=resume or extend > 0)
+    if run is None:
+        return None
+    return RunFolder(local_path(run, "runs"), resume=resume or extend > 0)
 
 
 def train_run(
@@ -80,9 +119,15 @@ def train_run(
     *,
     extend: int,
     watch: Callable[[TrainProgress], None],
+    watch_choice: Callable[[ChoiceProgress], None] = lambda _: None,
     start: Model | None = None,
+    machines: TrainMachines = HERE,
+    is_trial: bool = False,
 ) -> Model:
     """Train in an open folder, as ``train`` does.
+
+    ``is_trial`` leaves out the check for labels that the model never predicts: its warning is for
+    the user of the model, and trials of a search are measured by other means.
 
     The caller calls ``finish_extension`` after it has shown the result to the user.
     """
@@ -91,44 +136,32 @@ def train_run(
     listening = stop.listening if folder is not None else nullcontext
     with folder or nullcontext():
         settings = settle(store, config, folder, extend=extend, start=start)
+        machines.check(settings.config)
+        has_start = settings.start_fingerprint is not None
+        n_calibration_folds(store, settings.config, has_start=has_start)
         if not settings.is_resumed:
             with listening():
-                settings = replace(settings, config=_with_defaults(settings, stop))
-        ready = begin(settings)
-        # The loop needs neither the start model nor a second copy of its weights.
-        del settings, start
+                settings = with_defaults(settings, stop, watch_choice, given=config.given())
+        with ExitStack() as stack:
+            pool = None
+            if settings.config.replicas > 1:
+                stack.enter_context(listening())
+                # Before the settings are recorded: a run that gets no pool can be begun again.
+                pool = stack.enter_context(machines.open_pool(settings.config))
+            ready = begin(settings)
+            # The loop needs neither the start model nor a second copy of its weights.
+            del settings, start
+            if pool is not None:
+                mixed = machines.mixed_machines
+                RoundLoop(ready, watch, stop, pool, mixed_machines=mixed).run()
+            else:
+                with listening():
+                    Loop(ready, watch, stop).run()
         with listening():
-            Loop(ready, watch, stop).run()
-        model = trained_model(ready)
+            model = calibrated(trained_model(ready), ready, stop)
         if folder is not None:
             model.save(folder.model)
+            write_card(ready, model, folder.path)
+        if not is_trial:
+            warn_of_unpredicted(ready, model)
         return model
-
-
-def _with_defaults(settings: RunSettings, stop: StopSignals) -> TrainConfig:
-    """Fill in ``validation`` and ``epochs`` if they are None; see ``learn/defaults.py``."""
-    store, config = settings.store, settings.config
-    if not is_folded(config, store.n_bags):
-        return resolved(config, store.n_bags)
-    curves: list[dict[int, float]] = []
-    every = 0
-
-    def note(progress: TrainProgress) -> None:
-        if stop.number:
-            raise Stopped(stop.number, 0)
-        if progress.validation_loss is not None:
-            curves[-1][progress.step] = progress.validation_loss
-
-    for fold in range(FOLDS):
-        held_out = Holdout.of_fold(fold, FOLDS, store.n_bags)
-        fold_config = fold_settings(config, store.n_bags, every)
-        try:
-            if not every:
-                every = plan_run(store, replace(fold_config, validate_every=None), held_out).every
-                fold_config = fold_settings(config, store.n_bags, every)
-            curves.append({})
-            ready = begin(replace(settings, config=fold_config, folder=None, holdout=held_out))
-            Loop(ready, note, StopSignals()).run()
-        except NothingRanked:
-            return resolved(config, store.n_bags)
-    return replace(config, validation=0.0, epochs=epochs_of(curves, store.n_bags))

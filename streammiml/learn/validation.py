@@ -19,8 +19,12 @@ from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
 from streammiml.kernel.score import Weights, score_block
+from streammiml.learn.calibration import Standard, add_label_counts, empty_label_counts
 from streammiml.learn.holdout import Holdout
+from streammiml.learn.threshold import margin_counts, sum_counts
 from streammiml.scorer import kernel_block
+
+I64 = NDArray[np.int64]
 
 SCORED_AT_ONCE = 256
 """Number of bags that are scored at a time."""
@@ -88,20 +92,54 @@ class Validation:
             total += int(ranking_loss_sum(label_scores, block.label_offsets, block.label_indices))
         return ranking_loss(total, len(self.bags))
 
+    def counts(self, lift: Lift, weights: Weights, deadline: float, min_labels: int) -> I64:
+        """Margins under these weights, counted; see ``learn/threshold.py``."""
+        return sum_counts(
+            margin_counts(scores, block.label_offsets, block.label_indices, min_labels)
+            for block, scores in self._scored(lift, weights, deadline)
+        )
+
+    def label_counts(
+        self, lift: Lift, weights: Weights, deadline: float, standard: Standard
+    ) -> NDArray[np.int32]:
+        """Margins under these weights, counted by label; see ``learn/calibration.py``."""
+        counts = empty_label_counts(self.store.n_labels)
+        for block, scores in self._scored(lift, weights, deadline):
+            add_label_counts(counts, scores, block.label_offsets, block.label_indices, standard)
+        return counts
+
+    def standard(self, lift: Lift, weights: Weights, deadline: float) -> Standard:
+        """Mean and standard deviation of the margins under these weights, by label."""
+        return Standard.of_blocks(scores for _, scores in self._scored(lift, weights, deadline))
+
+    def _scored(
+        self, lift: Lift, weights: Weights, deadline: float
+    ) -> Iterator[tuple[BagBlock, NDArray[np.float32]]]:
+        """The bags in blocks, with their scores (n, L + 1), the dummy last."""
+        for block in self._kept or self._read(deadline):
+            yield block, score_block(kernel_block(block), lift, weights).value
+
     def _read(self, deadline: float) -> Iterator[BagBlock]:
         bags = self.bags
         parts = [bags[i : i + SCORED_AT_ONCE] for i in range(0, len(bags), SCORED_AT_ONCE)]
-        read = partial(self.store.read_bags, row_labels=False)
+        read = partial(self.store.read_bags, row_labels=False, kept=False)
         with ReadAhead(read, parts, depth=1, deadline=deadline) as ahead:
             yield from ahead
 
 
-def largest_lifted(store: Bags, n_lifted: int) -> int:
-    """Bytes of the largest bag after the lift; only offsets are read."""
-    return max(
-        int(lifted_bytes(store, *part, n_lifted, store.bag_sizes(*part)).max())
-        for part in stretches(store)
-    )
+def largest_lifted(store: Bags, n_lifted: int, below: int | None = None) -> int:
+    """Bytes of the largest bag after the lift, of those with fewer than ``below`` before it.
+
+    Only offsets are read.
+    """
+    largest = 0
+    for part in stretches(store):
+        sizes = store.bag_sizes(*part)
+        lifted = lifted_bytes(store, *part, n_lifted, sizes)
+        if below is not None:
+            lifted = lifted[bag_bytes(store, *part, sizes) < below]
+        largest = max(largest, int(lifted.max(initial=0)))
+    return largest
 
 
 def lifted_bytes(
@@ -166,18 +204,36 @@ def steps_between_looks(config: TrainConfig, store: Bags, n_lifted: int, held_ou
     look projects each row to the shared space and scores every label; a step scores at least two
     labels. Without held-out bags, the number of steps is that of an epoch, and at least
     ``LEAST_EVERY``.
+
+    Replicas need fewer steps, so their looks are closer together: by √R, halfway between equal
+    steps (patience would last as long as without replicas) and equal visits (looks would take R
+    times the share of the time).
     """
     if config.validate_every:
         return config.validate_every
-    if not held_out:
-        return max(LEAST_EVERY, store.n_bags)
+    every = LEAST_EVERY
+    if held_out:
+        row_cost, label_cost = _costs(config, store, n_lifted)
+        look_cost = held_out * (row_cost + (store.n_labels + 1) * label_cost)
+        step_cost = step_work(config, store, n_lifted)
+        every = max(every, math.ceil(look_cost / (MOST_WORK * step_cost)))
+    else:
+        every = max(every, store.n_bags)
+    return math.ceil(every / math.sqrt(config.replicas))
+
+
+def step_work(config: TrainConfig, store: Bags, n_lifted: int) -> float:
+    """Multiplications of a step that scores two labels: the fewest that a step scores."""
+    row_cost, label_cost = _costs(config, store, n_lifted)
+    return store.n_rows / store.n_bags * (row_cost + 2 * label_cost)
+
+
+def _costs(config: TrainConfig, store: Bags, n_lifted: int) -> tuple[float, float]:
+    """Multiplications that lift and project a row, and those that score a label on it."""
     # The context of a sparse bag about doubles the number of values of its rows.
     factor = 2 if LiftSpec.parse(config.lift).context else 1
     width = factor * store.n_values / max(store.n_rows, 1) + 1 if store.sparse else n_lifted
     vector_width = config.shared_dim if config.shared_space else width
     shared_cost = width * config.shared_dim if config.shared_space else 0.0
     lift_cost = float(store.n_features * LiftSpec.parse(config.lift).n_fourier)
-    label_cost = config.subconcepts * vector_width
-    look_cost = held_out * (lift_cost + shared_cost + (store.n_labels + 1) * label_cost)
-    step_cost = store.n_rows / store.n_bags * (lift_cost + shared_cost + 2 * label_cost)
-    return max(LEAST_EVERY, math.ceil(look_cost / (MOST_WORK * step_cost)))
+    return lift_cost + shared_cost, config.subconcepts * vector_width

@@ -1,7 +1,7 @@
 """Checkpoints: every bit comes back, two are kept, and the newest that verifies is taken."""
 
 import os
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from streammiml.kernel.score import Weights, laid_across, make_score_panel
 from streammiml.kernel.sweep import make_sweep_room
 from streammiml.learn import checkpoint as states
 from streammiml.learn.checkpoint import (
+    REPLICA_FIELDS,
     AnotherRun,
     Expected,
     Position,
@@ -223,7 +224,7 @@ def test_checkpoint__that_lacks_a_part_names_it(lacking, tmp_path, monkeypatch):
 
 def test_checkpoint__a_model_file_is_none(tmp_path):
     path = tmp_path / "step-000000000001.safetensors"
-    model.save_tensors(path, {}, {"position": asdict(made_state().at)}, kind="model", version=1)
+    model.save_tensors(path, {}, {"position": made_state().at.recorded()}, kind="model", version=1)
     with pytest.raises(StreammimlError, match="holds a 'model', a 'checkpoint' is needed"):
         load_checkpoint(tmp_path, expected())
 
@@ -349,6 +350,7 @@ FITTING = [*((name, value) for name in NUMBERS for value in (0.5, 2**70))]
 IMPOSSIBLE = [
     (field.name, value)
     for field in fields(Position)
+    if field.name not in REPLICA_FIELDS
     for value in ODD
     if (field.name, value) not in FITTING
 ]
@@ -357,11 +359,58 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("name", "value"), IMPOSSIBLE, ids=str)
 def test_checkpoint__at_a_position_that_no_run_can_have_is_refused(name, value, tmp_path):
     path = save_checkpoint(tmp_path, made_state(), KEY)
-    resaved(path, position=asdict(made_state().at) | {name: value})
+    resaved(path, position=made_state().at.recorded() | {name: value})
     with pytest.raises(
         StreammimlError, match=f"not a checkpoint of this run: {name} |no scale is|no best_loss"
     ):
         load_checkpoint(tmp_path, expected())
+
+
+@pytest.mark.parametrize("name", sorted(REPLICA_FIELDS))
+def test_checkpoint__of_a_run_without_replicas_has_no_places_of_replicas(name, tmp_path):
+    path = save_checkpoint(tmp_path, made_state(), KEY)
+    resaved(path, position=made_state().at.recorded() | {name: getattr(Position(), name)})
+    with pytest.raises(StreammimlError, match=f"its position has an unknown field '{name}'"):
+        load_checkpoint(tmp_path, expected())
+
+
+def of_replicas(**changes):
+    """A state of a run with three replicas."""
+    state = made_state()
+    state.at.replicas = [[2, 17], [3, 0], [2, 5]]
+    state.at.arithmetic = "ab"
+    for name, value in changes.items():
+        setattr(state.at, name, value)
+    return state
+
+
+def test_checkpoint__gives_back_the_places_of_replicas(tmp_path):
+    save_checkpoint(tmp_path, of_replicas(), KEY)
+    loaded = load_checkpoint(tmp_path, replace(expected(), n_replicas=3))
+    assert loaded.at == of_replicas().at
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replicas": [[2, 17]]}, "replicas must be 3 pairs, got"),
+        ({"replicas": []}, "replicas must be 3 pairs, got"),
+        ({"replicas": [[2, 17]], "step": 0, "best_step": 0}, "replicas must be 3 pairs, got"),
+        ({"replicas": {"a": 1}}, "replicas must be 3 pairs, got"),
+        ({"replicas": [[2, 17], [3, 0], [2]]}, "must be pairs of epoch and place, got"),
+        ({"replicas": [[2, 17], [3, 0], 7]}, "must be pairs of epoch and place, got"),
+        ({"replicas": [[2, 17], [3, 0], [1, 5]]}, "epoch must be a whole number from 2"),
+        ({"replicas": [[2, 17], [3, 0], [2, -1]]}, "place must be a whole number from 0"),
+        ({"replicas": [[2, 17], [3, 0], [2, 10**7]]}, "place must be a whole number from 0"),
+        ({"step": 2**62}, "step must be a whole number from 0 to 2000017, got"),
+        ({"arithmetic": 7}, "arithmetic must be text, got 7"),
+    ],
+)
+def test_checkpoint__refuses_places_of_replicas_that_cannot_be(changes, message, tmp_path):
+    path = save_checkpoint(tmp_path, of_replicas(), KEY)
+    resaved(path, position=of_replicas(**changes).at.recorded() | changes)
+    with pytest.raises(StreammimlError, match=message):
+        load_checkpoint(tmp_path, replace(expected(), n_replicas=3))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +423,7 @@ def test_checkpoint__at_a_position_that_no_run_can_have_is_refused(name, value, 
 )
 def test_checkpoint__at_a_position_that_contradicts_itself_is_refused(change, message, tmp_path):
     path = save_checkpoint(tmp_path, made_state(), KEY)
-    resaved(path, position=asdict(made_state().at) | change)
+    resaved(path, position=made_state().at.recorded() | change)
     with pytest.raises(StreammimlError, match=message):
         load_checkpoint(tmp_path, expected())
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from streammiml.learn.defaults import (
     fold_settings,
     is_folded,
     resolved,
+    steady_epochs_of,
 )
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.train import train
@@ -100,16 +102,29 @@ def test_epochs_of__no_look_has_a_lower_mean(losses):
     at = epochs_of(curves, 300)
     means = [math.fsum(curve[step] for curve in curves) for step in steps]
     assert means[at - 1] == min(means)
+    assert 1 <= steady_epochs_of(curves, 300) <= 6
 
 
 @pytest.mark.slow
 def test_train__few_bags_are_all_trained_on_for_as_long_as_folds_say():
     store = MemoryBags(planted(120))
-    model = train(store, TrainConfig(shared_dim=8, subconcepts=2))
+    config = TrainConfig(shared_dim=8, subconcepts=2, preset="plain")
+    model = train(store, config)
     assert model.settings["validation"] == 0.0
     assert model.provenance["steps"] == model.settings["epochs"] * 120
-    again = train(store, TrainConfig(shared_dim=8, subconcepts=2, epochs=model.settings["epochs"]))
+    again = train(store, replace(config, epochs=model.settings["epochs"]))
     assert again.labels.tobytes() == model.labels.tobytes()
+
+
+def test_steady_epochs_of__ignores_small_differences_and_heeds_large_ones():
+    steps = [200 * 2**i for i in range(7)]
+    noise = [0.002, -0.002, 0.002, -0.002, 0.002, -0.002, 0.002]
+    flat = [dict(zip(steps, (0.1 + sign * n for n in noise), strict=True)) for sign in (1, -1, 1)]
+    moved = [{**curve, 200: curve[200] - 0.002} for curve in flat]
+    assert abs(steady_epochs_of(flat, 300) - steady_epochs_of(moved, 300)) <= 1
+    assert (epochs_of(flat, 300), epochs_of(moved, 300)) == (2, 1)
+    steep = [{**curve, 400: 0.02} for curve in flat]
+    assert steady_epochs_of(steep, 300) == 2
 
 
 def test_train__of_one_label_needs_no_folds():

@@ -9,6 +9,7 @@ from streammiml.config import TrainConfig
 from streammiml.errors import DivergedError
 from streammiml.learn.begin import begin, settle
 from streammiml.learn.checkpoint import has_checkpoint
+from streammiml.learn.events import last_epoch
 from streammiml.learn.loop import Loop
 from streammiml.learn.run_folder import RunFolder
 from streammiml.learn.stop_signals import Stopped, StopSignals
@@ -35,6 +36,31 @@ def test_loop__ends_after_max_steps_and_tells_the_share_that_is_done():
     assert run.state.at.step == 100
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs"),
+    [
+        ({"max_steps": 100}, 2),
+        ({"max_steps": 120}, 2),
+        ({"max_steps": 121}, 3),
+        ({"max_steps": 10_000}, 3),
+        ({"max_steps": 1}, 1),
+        ({"max_steps": 50, "validation": 0.5}, 2),
+    ],
+)
+def test_loop__tells_the_epoch_in_which_max_steps_ends_the_run(settings, epochs):
+    run, told = ready(**settings), []
+    Loop(run, lambda progress: told.append((progress.epoch, progress.epochs)), StopSignals()).run()
+    assert {n_epochs for _, n_epochs in told} == {epochs}
+    assert max(epoch for epoch, _ in told) in (epochs - 1, epochs)
+
+
+def test_last_epoch__of_replicas_is_by_the_share_of_each():
+    config = TrainConfig(max_steps=100, replicas=3, epochs=50)
+    assert last_epoch(config, 60.0) == 5
+    assert last_epoch(TrainConfig(max_steps=100, epochs=50), 60.0) == 2
+    assert last_epoch(TrainConfig(epochs=50), 60.0) == 50
 
 
 def test_loop__a_run_that_is_done_takes_no_step():

@@ -2,15 +2,25 @@
 
 from streammiml.learn.progress import TrainProgress
 
+NAMES = [
+    *("epoch", "step", "seconds", "steps_per_second", "rows_per_second", "mb_per_second"),
+    *("loss", "share_of_violations", "time", "validation_loss", "best_loss"),
+]
 
-def test_line__keeps_what_is_measured():
-    progress = TrainProgress(
+
+def made_progress(replicas):
+    return TrainProgress(
         epoch=1, step=20, seconds=2.0, steps_per_second=10.0, rows_per_second=30.0,
         mb_per_second=0.1, loss=0.5, share_of_violations=0.25, time={"kernel": 1.0},
         validation_loss=None, best_loss=0.2, steps_here=20, is_line=True, epochs=3, mixing="all",
-        stopped_early=False, done=0.5, seconds_left=2.0, total={"all": 2.0},
+        replicas=replicas, rounds=4, moved_mb=0.5, stopped_early=False, done=0.5, seconds_left=2.0,
+        total={"all": 2.0},
     )  # fmt: skip
-    assert [*progress.line()] == [
-        *("epoch", "step", "seconds", "steps_per_second", "rows_per_second", "mb_per_second"),
-        *("loss", "share_of_violations", "time", "validation_loss", "best_loss"),
-    ]
+
+
+def test_line__keeps_what_is_measured():
+    assert [*made_progress(1).line()] == NAMES
+
+
+def test_line__of_replicas_has_their_rounds_and_what_they_moved():
+    assert [*made_progress(2).line()] == [*NAMES, "rounds", "moved_mb"]

@@ -1,6 +1,7 @@
 """Training: the same bytes however it was cut, read or stored; every refusal in one line."""
 
 import json
+import math
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from streammiml.blocks import budget
 from streammiml.blocks.stream import ReadSettings
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import begin, defaults, loop, stop_signals
+from streammiml.learn import begin, defaults, events, loop, stop_signals
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.kernel_threads import Sweeper
 from streammiml.learn.run_plan import plan_run
@@ -90,7 +91,7 @@ def test_train__what_is_returned_is_what_is_saved_and_a_folder_changes_nothing(s
 
 def test_train__learns(store_of):
     model = train(store_of(), small(epochs=20))
-    start = train(store_of(), small(max_steps=1))
+    start = train(store_of(), small(max_steps=1, init="random"))
     holdout = Holdout.of(0.1, N_BAGS).bags
     seen = {}
     for name, candidate in (("trained", model), ("start", start)):
@@ -327,10 +328,16 @@ def test_signal__while_folds_are_tried_stops_the_run_and_it_can_be_begun_again(
     monkeypatch.setattr(defaults, "MOST_STEPS", 3000)
     monkeypatch.setattr(defaults, "LOOK_EVERY", 500)
     uninterrupted_model = train(store, config)
+    sent = []
+
+    def signalled(*fold):
+        # A second signal would end the process at once.
+        if not sent:
+            sent.append(os.kill(os.getpid(), number))
+        return of_fold(*fold)
+
     with monkeypatch.context() as patched:
-        patched.setattr(
-            Holdout, "of_fold", lambda *fold: os.kill(os.getpid(), number) or of_fold(*fold)
-        )
+        patched.setattr(Holdout, "of_fold", signalled)
         with pytest.raises(stop_signals.Stopped) as stopped:
             train(store, config, run=tmp_path / "run")
     assert stopped.value.number == number
@@ -559,7 +566,7 @@ def test_train__max_steps_is_exact(store_of):
 def with_losses(monkeypatch, losses):
     """Looks at held-out bags find these, one after the other."""
     remaining = iter(losses)
-    monkeypatch.setattr(loop.Loop, "_validation_loss", lambda *_: next(remaining))
+    monkeypatch.setattr(events.RunEvents, "_validation_loss", lambda *_: next(remaining))
 
 
 def test_early_stop__keeps_the_best_model(store_of, monkeypatch, tmp_path):
@@ -738,6 +745,8 @@ def test_looks__cost_a_tenth_of_the_multiplications_at_most(held_out, n_labels, 
     steps = every * 4 * (before + 2 * per_label)
     assert look <= 0.1 * steps
     assert every == 1000 or look > 0.0999 * (steps - 4 * (before + 2 * per_label))
+    four = steps_between_looks(replace(config, replicas=4), Shape, width, held_out)
+    assert four == math.ceil(every / 2)
 
 
 # The history.

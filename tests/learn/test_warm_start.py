@@ -77,7 +77,7 @@ def test_start__gets_further_in_the_same_steps_than_from_nothing(model, tmp_path
         )
         return losses[-1]
 
-    assert best(start=str(model)) < 0.5 * best()
+    assert best(start=str(model)) < 0.5 * best(init="random")
 
 
 def test_start__with_validation_never_ends_worse_than_it_began(model, tmp_path):
