@@ -52,11 +52,7 @@ def _f1_of_bags(block: ScoredBlock) -> BagMean:
     return BagMean.of(2 * block.n_hits / np.maximum(block.n_true + block.n_predicted, 1))
 
 
-def _counts_of_labels(block: ScoredBlock) -> LabelCounts:
-    return block.label_counts
-
-
-def _shares(counts: LabelCounts) -> tuple[Any, Any, Any]:
+def shares(counts: LabelCounts) -> tuple[Any, Any, Any]:
     """Precision, recall and F1 of each label: three arrays (L,)."""
     true, predicted, hits = counts
     return (
@@ -96,7 +92,7 @@ def _mean_f1(counts: GroupedCounts) -> Figure:
     """
 
     def mean(label_counts: LabelCounts) -> float:
-        return math.fsum(_shares(label_counts)[2]) / len(label_counts.true)
+        return math.fsum(shares(label_counts)[2]) / len(label_counts.true)
 
     total = LabelCounts(*(by_group.sum(axis=0) for by_group in counts.labels))
     value, groups = mean(total), np.flatnonzero(counts.n_bags).tolist()
@@ -117,15 +113,6 @@ def _mean_f1(counts: GroupedCounts) -> Figure:
         (x - weighted_mean) ** 2 / (h - 1) for x, h in zip(pseudo_values, ratios, strict=True)
     )
     return Figure(value, math.sqrt(math.fsum(squares) / len(groups)))
-
-
-def _table(counts: LabelCounts) -> Figure:
-    """A row for each label: bags that carry it, bags it is predicted for, precision, recall, F1."""
-    columns = (counts.true, counts.predicted, *_shares(counts))
-    names = ("support", "predicted", "precision", "recall", "f1")
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    table = [{"label": i, **dict(zip(names, row, strict=True))} for i, row in enumerate(rows)]
-    return Figure(table)
 
 
 class KeyCounts(NamedTuple):
@@ -185,7 +172,6 @@ subset_accuracy = Metric("subset_accuracy", _all_right, Ratio.add, Ratio.figure,
 micro_f1 = Metric("micro_f1", _pooled, Ratio.add, _pooled_figure, "higher")
 sample_f1 = Metric("sample_f1", _f1_of_bags, BagMean.add, BagMean.figure, "higher")
 macro_f1 = Metric("macro_f1", _grouped_counts, GroupedCounts.add, _mean_f1, "higher")
-per_label = Metric("per_label", _counts_of_labels, LabelCounts.add, _table, "neither")
 key_instance_accuracy = Metric(
     "key_instance_accuracy",
     _right_keys,
@@ -193,4 +179,5 @@ key_instance_accuracy = Metric(
     KeyCounts.figure,
     "higher",
     needs_row_labels=True,
+    over_labelled=False,
 )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from streammiml._base.pool import open_pool
 from streammiml.bags.views import Bags
 from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
-from streammiml.measure.metric import Metric, ScoredBlock
+from streammiml.measure.metric import Figure, Metric, ScoredBlock
 from streammiml.measure.registry import chosen
 from streammiml.measure.score_pass import collect, collect_task
 from streammiml.measure.scoring import (
@@ -33,7 +35,12 @@ class Partials(NamedTuple):
     n_bags: int
     without_labels: int
     with_all_labels: int
-    figures: tuple[Any, ...]
+    figures: tuple[tuple[Any, Any], ...]
+    """Two partial figures for each kind in ``kinds_of``: of bags with labels, and of bags without.
+
+    A partial figure of no bags is None. For metrics that are not measured over labelled bags alone,
+    the first one is of all bags.
+    """
 
 
 def evaluate(
@@ -44,6 +51,7 @@ def evaluate(
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    client: Any = None,
     block_bytes: str | int = BLOCK_BYTES,
     worker_memory: str | int | None = None,
     watch: Watch = lambda _: None,
@@ -64,6 +72,9 @@ def evaluate(
         Number of processes of a local cluster, which is used instead of threads.
     scheduler
         Address of a running Dask scheduler, which is used instead of threads.
+    client
+        A ``distributed.Client``, which is used and stays open, or a Dask cluster object such as
+        ``LocalCluster``; its workers are used instead of threads.
     worker_memory
         Memory limit of each of the ``workers``; by default an equal share of all memory.
     block_bytes
@@ -74,7 +85,14 @@ def evaluate(
     Returns
     -------
     Each figure under its name; ``standard_errors``, by name of figure; ``n_bags``,
-    ``n_bags_without_labels`` and ``n_bags_with_all_labels``; ``per_label``, a table.
+    ``n_bags_without_labels`` and ``n_bags_with_all_labels``; ``per_label``, a table;
+    ``labelled_bags``, the figures of the bags that have a label.
+
+    Figures over the order of bags (``macro_auc``, ``micro_auc``, ``macro_average_precision``,
+    ``micro_average_precision``, ``gap_at_K``) are exact up to two million different scores
+    (``gap_at_K``: half a million). With more, the closest scores count as equal, so that 256 MiB
+    are enough, and ``bounds`` has the lowest and the highest possible value of each figure.
+    ``average_precision`` is a mean over bags, of the order of labels within a bag.
 
     Examples
     --------
@@ -83,6 +101,8 @@ def evaluate(
     (100, True, True)
     >>> figures["per_label"][0]["name"]
     'dog'
+    >>> figures["macro_auc"] > 0.95, figures["labelled_bags"]["n_bags"]
+    (True, 100)
     >>> sorted(sm.evaluate("run", "test.zarr", metrics=["ndcg_at_2"]))[-2:]
     ['ndcg_at_2', 'standard_errors']
     """
@@ -90,12 +110,17 @@ def evaluate(
         threads=threads,
         workers=workers,
         scheduler=scheduler,
+        client=client,
         worker_memory=worker_memory,
         block_bytes=block_bytes,
     )
     model, store = open_model_and_store(model, store)
     check_labelled(model, store)
-    chosen_metrics = chosen(metrics, row_labels=store.has_row_labels)
+    chosen_metrics = chosen(
+        metrics,
+        row_labels=store.has_row_labels,
+        probabilities=model.calibration is not None,
+    )
     with open_pool(options) as pool:
         collector = MetricCollector(chosen_metrics)
         total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
@@ -112,7 +137,7 @@ def check_labelled(model: Model, store: Bags) -> None:
 def measure_task(
     bags: BagRange, scorer: Scorer, metrics: Sequence[Metric[Any]], block_bytes: int
 ) -> Partials:
-    """Read, score and measure the bags of a task; scores take ``block_bytes`` at a time."""
+    """Read, score and measure the bags of a task, ``block_bytes`` at a time."""
     return collect_task(bags, scorer, MetricCollector(metrics), block_bytes)
 
 
@@ -131,25 +156,65 @@ class MetricCollector:
         return combined(self.metrics, one, other)
 
 
+class Kind(NamedTuple):
+    """Functions that metrics with the same partial figures share."""
+
+    block: Callable[[ScoredBlock], Any]
+    combine: Callable[[Any, Any], Any]
+    over_labelled: bool
+
+
+def kind_of(metric: Metric[Any]) -> Kind:
+    """Kind of the partial figures of a metric."""
+    return Kind(metric.block, metric.combine, metric.over_labelled)
+
+
+def kinds_of(metrics: Sequence[Metric[Any]]) -> list[Kind]:
+    """Kinds of the partial figures of some metrics, without duplicates, in order."""
+    return list(dict.fromkeys(map(kind_of, metrics)))
+
+
 def measured(block: ScoredBlock, metrics: Sequence[Metric[Any]]) -> Partials:
     """Partial figures of a block."""
+    is_bare = block.n_true == 0
+    n_bare = int(is_bare.sum())
+    labelled, bare = (block, None) if n_bare == 0 else (None, block)
+    if 0 < n_bare < block.n_bags:
+        labelled = block.select(np.flatnonzero(~is_bare))
+        bare = block.select(np.flatnonzero(is_bare))
+
+    def pair(kind: Kind) -> tuple[Any, Any]:
+        if not kind.over_labelled:
+            return kind.block(block), None
+        return (
+            None if labelled is None else kind.block(labelled),
+            None if bare is None else kind.block(bare),
+        )
+
     return Partials(
         block.n_bags,
-        int((block.n_true == 0).sum()),
+        n_bare,
         int((block.n_true == block.n_labels).sum()),
-        tuple(metric.block(block) for metric in metrics),
+        tuple(map(pair, kinds_of(metrics))),
     )
 
 
 def combined(metrics: Sequence[Metric[Any]], one: Partials, other: Partials) -> Partials:
     """Partial figures of the bags of both."""
-    both = zip(metrics, one.figures, other.figures, strict=True)
+    both = zip(kinds_of(metrics), one.figures, other.figures, strict=True)
     return Partials(
         one.n_bags + other.n_bags,
         one.without_labels + other.without_labels,
         one.with_all_labels + other.with_all_labels,
-        tuple(metric.combine(a, b) for metric, a, b in both),
+        tuple((_sum(kind, a[0], b[0]), _sum(kind, a[1], b[1])) for kind, a, b in both),
     )
+
+
+def _sum(kind: Kind, one: Any, other: Any) -> Any:
+    """Sum of two partial figures, of which either may be None."""
+    if one is None or other is None:
+        return other if one is None else one
+    return kind.combine(one, other)
 
 
 def finished(
@@ -161,15 +226,35 @@ def finished(
         "n_bags_without_labels": total.without_labels,
         "n_bags_with_all_labels": total.with_all_labels,
     }
-    errors: dict[str, float] = {}
-    for metric, partial in zip(metrics, total.figures, strict=True):
-        figure = metric.finish(partial)
-        figures[metric.name] = figure.value
+    by_kind = dict(zip(kinds_of(metrics), total.figures, strict=True))
+    over_all: dict[str, Figure] = {}
+    over_labelled: dict[str, Figure] = {}
+    for metric in metrics:
+        kind = kind_of(metric)
+        labelled, bare = by_kind[kind]
+        over_all[metric.name] = metric.finish(_sum(kind, labelled, bare))
+        if metric.over_labelled:
+            has_bags = labelled is not None
+            over_labelled[metric.name] = metric.finish(labelled) if has_bags else Figure(None)
+    for name, figure in over_all.items():
+        figures[name] = figure.value
         figures |= figure.also
-        if figure.standard_error is not None:
-            errors[metric.name] = figure.standard_error
-    figures["standard_errors"] = errors
+    figures["standard_errors"] = _standard_errors(over_all)
+    bounds = {name: list(f.bounds) for name, f in over_all.items() if f.bounds is not None}
+    if bounds:
+        figures["bounds"] = bounds
+    if over_labelled:
+        figures["labelled_bags"] = {
+            "n_bags": total.n_bags - total.without_labels,
+            **{name: figure.value for name, figure in over_labelled.items()},
+            "standard_errors": _standard_errors(over_labelled),
+        }
     if names is not None:
         for row in figures.get("per_label", ()):
             row["name"] = names[row["label"]]
     return figures
+
+
+def _standard_errors(figures: Mapping[str, Figure]) -> dict[str, float]:
+    errors = {name: figure.standard_error for name, figure in figures.items()}
+    return {name: error for name, error in errors.items() if error is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool
+from streammiml.bags.kept_columns import KeptColumn, plain_values
 from streammiml.bags.views import Bags
 from streammiml.config import check_whole
 from streammiml.measure.key_instance_lines import key_instance_lines
-from streammiml.measure.output_plan import OutputPlan
+from streammiml.measure.output_plan import OutputPlan, part_tasks
 from streammiml.measure.predict import model_digest, write_predictions
 from streammiml.measure.prediction_folder import PartFolder, atomic_file, write_json
+from streammiml.measure.predictions import value_type
 from streammiml.measure.scoring import (
     DEFAULTS,
     ModelLike,
@@ -28,7 +30,7 @@ from streammiml.measure.scoring import (
     check_fits,
     open_model_and_store,
 )
-from streammiml.measure.subconcepts import SubconceptSummary, summarize_part
+from streammiml.measure.subconcepts import SubconceptSummary, summarize_parts
 from streammiml.measure.tasks import all_bags
 from streammiml.model import Model
 
@@ -55,7 +57,8 @@ def explain_store(
     second call completes the folder.
 
     A bag falls into the sub-concept that gave a predicted label its score. For each sub-concept,
-    the ``typical`` bags with the highest scores are listed with their key rows.
+    the ``typical`` bags with the highest scores are listed with their key rows, and the values of
+    kept columns in these rows.
 
     ``jsonl`` also writes the key instances of every bag as JSON lines, to ``bags.jsonl``. ``draw``
     is called with the explanation and the folder before the folder is marked as complete.
@@ -76,7 +79,7 @@ def explain_store(
         summary = _summarize(pool, model, store, bags, typical)
         explained = explanation(model, store, summary)
         with atomic_file(folder.path / TABLE) as file:
-            pq.write_table(_table(explained), file)
+            pq.write_table(_table(explained, store.kept_columns), file)
         write_json(folder.path / SUMMARY, explained)
         if jsonl:
             with atomic_file(folder.path / LINES) as file:
@@ -97,10 +100,10 @@ def _summarize(
     """
     plan = OutputPlan.of(store, model.n_labels, store.label_names or model.label_names, None)
     everything = all_bags(store, remote=pool.is_remote)
-    tasks = ((n, everything.cut(*plan.bags_of(n))) for n in range(plan.n_parts))
+    tasks = part_tasks(plan, range(plan.n_parts), everything, pool.n_threads)
     shape = model.n_labels, model.subconcepts
-    parts = pool.map(summarize_part, tasks, bags.absolute(), shape, typical)
-    return reduce(lambda one, other: one.add(other, typical), parts)
+    results = pool.map(summarize_parts, tasks, plan, bags.absolute(), shape, typical)
+    return reduce(lambda one, other: one.add(other, typical), results)
 
 
 def explanation(model: Model, store: Bags, summary: SubconceptSummary) -> dict[str, Any]:
@@ -151,13 +154,22 @@ def _subconcept(
                 "bag_id": store.bag_ids(bag, bag + 1)[0],
                 "row": row,
                 "score": float(score),
+                **_kept_at(store, bag, row),
             }
             for bag, row, score in entries
         ],
     }
 
 
-def _table(explained: Mapping[str, Any]) -> Any:
+def _kept_at(store: Bags, bag: int, row: int) -> dict[str, Any]:
+    """Values of kept columns in a row under the key ``kept``; nothing if there are no columns."""
+    if not store.kept_columns:
+        return {}
+    kept = store.kept(bag, bag + 1)
+    return {"kept": {name: plain_values(values[row : row + 1])[0] for name, values in kept.items()}}
+
+
+def _table(explained: Mapping[str, Any], kept: Sequence[KeptColumn]) -> Any:
     """Arrow table with a record for each sub-concept, with or without bags."""
     records = []
     for label in explained["labels"]:
@@ -169,9 +181,11 @@ def _table(explained: Mapping[str, Any]) -> Any:
         for subconcept in sorted(subconcepts, key=lambda entry: entry["subconcept"]):
             head = {"label": label["label"], "label_name": label["name"]}
             records.append({**head, **subconcept})
-    typical = pa.struct(
-        [("bag", pa.int64()), ("bag_id", pa.string()), ("row", pa.int32()), ("score", pa.float32())]
-    )
+    members = [("bag", pa.int64()), ("bag_id", pa.string())]
+    members += [("row", pa.int32()), ("score", pa.float32())]
+    if kept:
+        members.append(("kept", pa.struct([(column.name, value_type(column)) for column in kept])))
+    typical = pa.struct(members)
     fields = [
         ("label", pa.int32()),
         ("label_name", pa.string()),

@@ -14,6 +14,7 @@ from streammiml.bags.views import Bags
 from streammiml.kernel.score import Scores
 from streammiml.measure.evaluate import Partials, check_labelled, combined, finished, measured
 from streammiml.measure.metric import Metric, ScoredBlock
+from streammiml.measure.probability import Reliability
 from streammiml.measure.registry import chosen
 from streammiml.measure.score_pass import collect
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions, Watch
@@ -48,6 +49,7 @@ class FullPartials(NamedTuple):
     partials: Partials
     margins: Margins
     subconcepts: SubconceptSummary
+    reliability: Reliability | None
 
     @property
     def n_bags(self) -> int:
@@ -63,6 +65,8 @@ class FullEvaluation:
     """As :func:`~streammiml.evaluate` returns them."""
     margins: Margins
     subconcepts: SubconceptSummary
+    reliability: Reliability | None
+    """None if the model is not calibrated."""
 
 
 def evaluate_fully(
@@ -75,12 +79,13 @@ def evaluate_fully(
 ) -> FullEvaluation:
     """Score every bag once; keep ``typical`` bags of each sub-concept."""
     check_labelled(model, store)
-    metrics = chosen(None, row_labels=store.has_row_labels)
+    is_calibrated = model.calibration is not None
+    metrics = chosen(None, row_labels=store.has_row_labels, probabilities=is_calibrated)
     with open_pool(options) as pool:
         collector = FullCollector(metrics, (model.n_labels, model.subconcepts), typical)
         total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
     figures = finished(metrics, total.partials, store.label_names or model.label_names)
-    return FullEvaluation(figures, total.margins, total.subconcepts)
+    return FullEvaluation(figures, total.margins, total.subconcepts, total.reliability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,12 @@ class FullCollector:
             shape=self.shape,
             count=self.typical,
         )
-        return FullPartials(measured(block, self.metrics), margins_of(block), subconcepts)
+        return FullPartials(
+            measured(block, self.metrics),
+            margins_of(block),
+            subconcepts,
+            None if block.probabilities is None else Reliability.of(block),
+        )
 
     def add(self, one: FullPartials, other: FullPartials) -> FullPartials:
         """Partial results of the bags of both."""
@@ -115,6 +125,7 @@ class FullCollector:
             combined(self.metrics, one.partials, other.partials),
             one.margins.add(other.margins),
             one.subconcepts.add(other.subconcepts, self.typical),
+            one.reliability and other.reliability and one.reliability.add(other.reliability),
         )
 
 

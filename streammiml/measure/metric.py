@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml._base.hashing import below, mixed
+from streammiml.bags.offsets import gather
 from streammiml.kernel.figures import HALF, UNIT, count_predicted, fixed_sums
 from streammiml.kernel.rank import relevant_ranks
 
@@ -81,6 +82,8 @@ class ScoredBlock:
     """(rows,) Label of each row, −1 if unknown; None if the store has no row labels."""
     numbers: I64 | None = None
     """(n,) Number of each bag in the store, which decides its group; None makes a single group."""
+    probabilities: F32 | None = None
+    """(n, L) Probability of each label; None if the model is not calibrated."""
 
     @property
     def n_bags(self) -> int:
@@ -101,6 +104,26 @@ class ScoredBlock:
     def bag_of(self) -> I64:
         """Bag of each (bag, relevant label) pair."""
         return np.repeat(np.arange(self.n_bags), self.n_true)
+
+    def select(self, bags: I64) -> ScoredBlock:
+        """Some of the bags, by their index in this block."""
+        label_offsets, labels = gather(self.label_offsets, bags)
+        bag_offsets, row_labels = self.bag_offsets, self.row_labels
+        if bag_offsets is not None:
+            bag_offsets, rows = gather(bag_offsets, bags)
+            row_labels = None if row_labels is None else row_labels[rows]
+        return ScoredBlock(
+            scores=self.scores[bags],
+            dummy=self.dummy[bags],
+            predicted=self.predicted[bags],
+            label_offsets=label_offsets,
+            labels=self.labels[labels],
+            key_rows=None if self.key_rows is None else self.key_rows[bags],
+            bag_offsets=bag_offsets,
+            row_labels=row_labels,
+            numbers=None if self.numbers is None else self.numbers[bags],
+            probabilities=None if self.probabilities is None else self.probabilities[bags],
+        )
 
     @cached_property
     def groups(self) -> tuple[I64, int]:
@@ -161,13 +184,16 @@ class Figure:
     """Standard error over bags; None for fewer than two bags, or if there is no estimate."""
     also: Mapping[str, int] = field(default_factory=dict)
     """Counts that are reported beside the value, by name."""
+    bounds: tuple[float, float] | None = None
+    """Lower and upper bound of a value that is not exact; None if it is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Partial]):
     """A figure over bags, computed from partial figures of blocks, combined in any order.
 
-    ``combine`` must be exact, associative and commutative.
+    ``combine`` must be exact, associative and commutative. Metrics with the same ``block`` and
+    ``combine`` share their partial figures.
     """
 
     name: str
@@ -177,6 +203,10 @@ class Metric(Generic[Partial]):
     better: Literal["higher", "lower", "neither"]
     needs_row_labels: bool = False
     """Whether the metric can only be computed for stores with row labels."""
+    over_labelled: bool = True
+    """Whether the figure over bags with labels is reported beside that over all bags."""
+    needs_probabilities: bool = False
+    """Whether the metric can only be computed for calibrated models."""
 
 
 class BagMean(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from streammiml._base.json_and_toml import parse_json
 from streammiml.measure.output_plan import PredictionCounts
 from streammiml.measure.prediction_folder import atomic_file, disk_errors
 
@@ -41,7 +42,7 @@ def complete_part(folder: Path, number: int, *, read_files: bool = True) -> Pred
         own_crc, record = _path(folder, number).read_bytes().split(b" ", 1)
         if own_crc != b"%08x" % crc32c(record):
             return None
-        fields = json.loads(record)
+        fields = parse_json(record)
         for name, (size, crc) in fields["files"].items():
             file = folder / name
             if file.stat().st_size != size:

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from streammiml._base.atomic import DISK_FULL, FolderLock, free_bytes, open_atomically
+from streammiml._base.atomic import DISK_FULL, FolderLock, free_bytes, local_path, open_atomically
+from streammiml._base.json_and_toml import parse_json
 from streammiml.config import format_size
 from streammiml.errors import StreammimlError
 
@@ -30,14 +31,10 @@ class PartFolder:
     def __init__(self, path: str | os.PathLike[str], record: Mapping[str, Any], what: str) -> None:
         """Begin a folder, or reopen a folder that has the same ``record``.
 
-        ``what`` names the results in messages, for example ``predictions``.
+        ``what`` names the results in messages, for example ``predictions`` or ``search``.
         """
-        self.path = Path(path)
-        if "://" in os.fspath(path):
-            raise StreammimlError(
-                f"{path} is a URL, and {what} are written to folders only; name a folder, "
-                "and upload it when it is complete"
-            )
+        ending = {"s": "", "h": "es"}.get(what[-1], "s")
+        self.path = local_path(path, what + ending)
         if self.path.exists() and not self.path.is_dir():
             raise StreammimlError(f"{path} is a file; name a folder for the {what}")
         try:
@@ -70,7 +67,7 @@ class PartFolder:
             write_json(path, record)
             return
         try:
-            recorded = dict(json.loads(path.read_bytes()))
+            recorded = dict(parse_json(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise StreammimlError(
                 f"{path} cannot be read ({error}); name another folder for the {what}"

@@ -36,6 +36,26 @@ def _hits_at(block: ScoredBlock, k: int) -> Ratio:
     return Ratio.of(_among_first(block, k), k)
 
 
+def _any_among_first(block: ScoredBlock, k: int) -> Ratio:
+    """Bags with labels that have a relevant label among the first ``k``; YouTube-8M's Hit@k.
+
+    Among equal scores the lowest label comes first, as in predictions.
+    """
+    hits = _among_first(block, k)[block.n_true > 0] > 0
+    return Ratio.of(hits.astype(np.int64), 1)
+
+
+def _precision_at_recall(block: ScoredBlock) -> BagMean:
+    """Relevant labels among the first g of a bag with g > 0 labels, over g; YouTube-8M's PERR.
+
+    Among equal scores the lowest label comes first, as in predictions.
+    """
+    ranks, n_true = block.ranks, block.n_true
+    bags = block.bag_of[ranks.higher + ranks.before < n_true[block.bag_of]]
+    hits = np.bincount(bags, minlength=block.n_bags)
+    return BagMean.of((hits / np.maximum(n_true, 1))[n_true > 0])
+
+
 def _missed_first(block: ScoredBlock) -> Ratio:
     """Bags whose first label is irrelevant.
 
@@ -72,7 +92,8 @@ def _precision_of_ranks(block: ScoredBlock) -> BagMean:
     """Average precision of a bag: scikit-learn's ``label_ranking_average_precision_score``.
 
     The mean, over relevant labels, of the share of relevant labels among all labels with the same
-    score or a higher one, so ties lower it. Bags with no labels or with all labels count as 1.
+    score or a higher one, so ties lower it. Bags with no labels or with all labels count as 1. Here
+    the labels of a bag are in order; in ``macro_average_precision``, the bags of a label are.
     """
     n_true, ranks = block.n_true, block.ranks
     sums = np.empty(block.n_bags)
@@ -101,11 +122,20 @@ ranking_loss = Metric("ranking_loss", _wrong_order, BagMean.add, BagMean.figure,
 average_precision = Metric(
     "average_precision", _precision_of_ranks, BagMean.add, BagMean.figure, "higher"
 )
+perr = Metric(
+    "perr", _precision_at_recall, BagMean.add, BagMean.figure, "higher", over_labelled=False
+)
 
 
 def precision_at(k: int) -> Metric[Ratio]:
     """Relevant labels among the first ``k``, divided by ``k`` even if there are fewer labels."""
     return Metric(f"precision_at_{k}", partial(_hits_at, k=k), Ratio.add, Ratio.figure, "higher")
+
+
+def hit_at(k: int) -> Metric[Ratio]:
+    """Share of the bags with labels that have one of their labels among the first ``k``."""
+    block = partial(_any_among_first, k=k)
+    return Metric(f"hit_at_{k}", block, Ratio.add, Ratio.figure, "higher", over_labelled=False)
 
 
 def ndcg_at(k: int) -> Metric[BagMean]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from math import ceil
 from typing import Protocol, TypeVar
 
 from streammiml._base.pool_interface import Pool
@@ -15,9 +16,18 @@ from streammiml.model import Model
 from streammiml.scorer import Scorer
 
 LEAST_BYTES = 256 << 10
-"""A task reads at least this many bytes, unless ``block_bytes`` is less."""
-TASKS_PER_THREAD = 8
-"""Fewer tasks would leave threads idle while the last task of another thread runs."""
+"""A task reads at least this many bytes."""
+LEAST_TASKS = 8
+"""Tasks per thread. Fewer would leave threads idle while the last task of another thread runs."""
+USUAL_TASKS = 20
+"""Tasks per thread, if tasks then have from ``USUAL_BYTES`` to ``MOST_BYTES``."""
+USUAL_BYTES, MOST_BYTES = 64 << 20, 2 << 30
+"""Smaller tasks would cost the scheduler more than they take; of larger ones, much would have to be
+done again if a worker is lost. Threads have no scheduler, and Ctrl-C waits for the task of each
+thread, so their tasks have at most ``USUAL_BYTES``."""
+MOST_SCORES = 1 << 20
+"""A task gives at most this many scores, or those of one bag. Metrics that compare bags keep every
+different score: 12 bytes of the task's result, and about 30 while it runs."""
 
 Collected = TypeVar("Collected", bound=HasBags)
 
@@ -47,23 +57,47 @@ def collect(
 ) -> Collected:
     """Score every bag of a store once, on a pool, and return the sum over all blocks."""
     counter = BagCounter(store.n_bags, pool.dashboard, watch)
-    share = int(store_bytes(store) / (TASKS_PER_THREAD * pool.n_threads))
-    size = min(block_bytes, max(LEAST_BYTES, share))
-    tasks = split_into_tasks(store, size, remote=pool.is_remote)
+    size = task_bytes(store_bytes(store), pool.n_threads, remote=pool.is_remote)
+    most_bags = max(1, MOST_SCORES // model.n_labels)
+    tasks = split_into_tasks(store, size, remote=pool.is_remote, most_bags=most_bags)
     scorer = pool.share(Scorer(model))
     results = pool.map(collect_task, tasks, scorer, collector, block_bytes, seen=counter)
     total: Collected = reduce(collector.add, results)
     return total
 
 
+def task_bytes(n_bytes: float, n_threads: int, *, remote: bool) -> int:
+    """Size of the tasks into which a store of ``n_bytes`` is cut for so many threads."""
+    size = min(MOST_BYTES, max(USUAL_BYTES, n_bytes / (USUAL_TASKS * n_threads)))
+    if not remote:
+        size = USUAL_BYTES
+    return ceil(min(size, max(LEAST_BYTES, n_bytes / (LEAST_TASKS * n_threads))))
+
+
 def collect_task(
     bags: BagRange, scorer: Scorer, collector: Collector[Collected], block_bytes: int
 ) -> Collected:
-    """Read and score the bags of a task; scores take ``block_bytes`` at a time."""
+    """Read and score the bags of a task, ``block_bytes`` at a time."""
+    results = (
+        _collect_range(block_range, scorer, collector, block_bytes)
+        for block_range in bags.cuts(block_bytes)
+    )
+    total: Collected = reduce(collector.add, results)
+    return total
+
+
+def _collect_range(
+    bags: BagRange, scorer: Scorer, collector: Collector[Collected], block_bytes: int
+) -> Collected:
+    """Read bags at once and score them; their rows are freed when this returns."""
     results = (
         collector.of_block(
             scored_block(
-                scorer.rule, block, scores, bags.cut(first, first + len(block)).bag_numbers()
+                scorer.rule,
+                block,
+                scores,
+                bags.cut(first, first + len(block)).bag_numbers(),
+                scorer.calibration,
             ),
             scores,
             first,

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.calibration import Calibration
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.bags.block import BagBlock
 from streammiml.bags.store import open_store
@@ -87,12 +88,21 @@ class ScoreOptions(PoolOptions):
 DEFAULTS = ScoreOptions()
 
 
+def is_store(store: object) -> bool:
+    """Whether this is a store or paths of stores; an empty list means zero bags in memory."""
+    if isinstance(store, list | tuple) and store:
+        return all(isinstance(path, str | PathLike) for path in store)
+    return isinstance(store, str | PathLike | Bags)
+
+
 def open_model_and_store(model: ModelLike, store: StoreLike) -> tuple[Model, Bags]:
-    """Load the model and open the store if paths were given."""
-    return (
-        model if isinstance(model, Model) else load_model(model),
-        store if isinstance(store, Bags) else open_store(store),
-    )
+    """Load the model and open the store if paths were given.
+
+    If both have the same label names, the model comes with its labels in the order of the store.
+    """
+    model = model if isinstance(model, Model) else load_model(model)
+    store = store if isinstance(store, Bags) else open_store(store)
+    return model.for_labels(store.label_names), store
 
 
 def check_fits(model: Model, store: Bags) -> None:
@@ -109,14 +119,22 @@ def check_fits(model: Model, store: Bags) -> None:
     )
 
 
+def check_given(model: Model, block: BagBlock) -> None:
+    """Refuse bags in memory that the model cannot score."""
+    if len(block):
+        sparse = not isinstance(block.rows, np.ndarray)
+        model.check_store(block.n_features, model.n_labels, sparse=sparse, store="a bag")
+
+
 def scored_blocks(
-    bags: BagRange, scorer: Scorer, block_bytes: int
+    bags: BagRange, scorer: Scorer, block_bytes: int, *, kept: bool = False
 ) -> Iterator[tuple[int, BagBlock, Scores]]:
     """Read a range at once; score it in blocks whose scores take about ``block_bytes``.
 
-    Yields the number of the first bag, the bags, and their scores, which are all finite.
+    Yields the number of the first bag, the bags, and their scores, which are all finite. Values of
+    kept columns are read only if ``kept`` is True.
     """
-    range_bags = bags.read()
+    range_bags = bags.read(kept=kept)
     step = max(1, block_bytes // (LABEL_BYTES * (scorer.n_labels + 1)))
     for start in range(0, len(range_bags), step):
         block = range_bags.slice(start, min(start + step, len(range_bags)))
@@ -137,7 +155,11 @@ def check_finite(scores: Scores, first: int, name: str) -> None:
 
 
 def scored_block(
-    rule: LabelRule, block: BagBlock, scores: Scores, numbers: NDArray[np.int64] | None = None
+    rule: LabelRule,
+    block: BagBlock,
+    scores: Scores,
+    numbers: NDArray[np.int64] | None = None,
+    calibration: Calibration | None = None,
 ) -> ScoredBlock:
     """Join a block with its scores and predictions; ``numbers`` (n,) identify the bags."""
     label_scores = np.ascontiguousarray(scores.value[:, :-1])
@@ -152,4 +174,5 @@ def scored_block(
         bag_offsets=block.bag_offsets,
         row_labels=block.row_labels,
         numbers=numbers,
+        probabilities=None if calibration is None else calibration.of_scores(label_scores, dummy),
     )

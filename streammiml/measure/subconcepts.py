@@ -6,6 +6,7 @@ summed, and ties between equal scores go to the bag with the lowest number.
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from streammiml.measure.output_plan import OutputPlan, PartTask
 from streammiml.measure.tasks import BagRange
 from streammiml.measure.write_parquet import part_path
 
@@ -100,14 +102,20 @@ def summarize_subconcepts(
     )
 
 
-def summarize_part(
-    part: tuple[int, BagRange], folder: Path, shape: tuple[int, int], count: int
+def summarize_parts(
+    task: PartTask, plan: OutputPlan, folder: Path, shape: tuple[int, int], count: int
 ) -> SubconceptSummary:
-    """Read the predictions of a part and the labels of its bags, a row group at a time.
+    """Read the predictions of the parts of a task and the labels of their bags."""
+    summaries = (
+        _summarize_part(number, bags, folder, shape, count) for number, bags in task.parts(plan)
+    )
+    return reduce(lambda one, other: one.add(other, count), summaries)
 
-    This is the work of one task.
-    """
-    number, bags = part
+
+def _summarize_part(
+    number: int, bags: BagRange, folder: Path, shape: tuple[int, int], count: int
+) -> SubconceptSummary:
+    """Summarize a part, a row group at a time."""
     total = None
     with pq.ParquetFile(part_path(folder, number), page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):

@@ -20,6 +20,8 @@ I64 = NDArray[np.int64]
 
 BAG_BYTES = 64
 """Bytes that a bag takes in a block beside its rows and labels."""
+NUMBERED_BAGS = 1 << 16
+"""Most bags of a remote task of a view: their numbers are sent, 8 bytes for each bag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class BagRange:
         """The opened store."""
         return self.store.open() if isinstance(self.store, StoreAddress) else self.store
 
-    def read(self) -> BagBlock:
-        """Read the bags into one block."""
+    def read(self, *, kept: bool = False) -> BagBlock:
+        """Read the bags into one block, with the values of kept columns if ``kept`` is True."""
         store = self.source
         if self.numbers is not None:
-            return store.read_bags(self.numbers)
-        return store.read(self.start, self.stop)
+            return store.read_bags(self.numbers, kept=kept)
+        return store.read(self.start, self.stop, kept=kept)
 
     def bags(self) -> Bags:
         """The bags as a view of the store, or the store itself if the range covers it."""
@@ -113,14 +115,21 @@ def all_bags(store: Bags, *, remote: bool) -> BagRange:
     return BagRange(_address(base) if remote else base, 0, store.n_bags, numbers)
 
 
-def split_into_tasks(store: Bags, block_bytes: int, *, remote: bool) -> Iterator[BagRange]:
-    """Cut a store, in order, into tasks of at most ``block_bytes``, or of one larger bag.
+def split_into_tasks(
+    store: Bags, task_bytes: int, *, remote: bool, most_bags: int | None = None
+) -> Iterator[BagRange]:
+    """Cut a store, in order, into tasks of at most ``task_bytes``, or of one larger bag.
 
-    Only offsets are read. ``remote`` tasks can be sent to other processes.
+    Only offsets are read. ``remote`` tasks can be sent to other processes; those of a view carry
+    the numbers of their bags, so they have at most ``NUMBERED_BAGS`` bags.
     """
     everything = all_bags(store, remote=remote)
-    for start, stop in range_bounds(store, block_bytes):
-        yield everything.cut(start, stop)
+    for start, stop in range_bounds(store, task_bytes):
+        step = min(stop - start, most_bags or stop - start)
+        if everything.numbers is not None:
+            step = min(step, NUMBERED_BAGS)
+        for first in range(start, stop, step):
+            yield everything.cut(first, min(first + step, stop))
 
 
 def range_bounds(
@@ -130,14 +139,22 @@ def range_bounds(
     end = store.n_bags if end is None else end
     bytes_per_row = row_bytes(store)
     bytes_per_bag = BAG_BYTES + 4 * store.n_label_entries / max(1, store.n_bags)
+    # Bytes of all bags before ``start``, and before the bags that are scanned now.
+    start, start_bytes, scan_bytes = begin, 0.0, 0.0
     for first in range(begin, end, SCAN_BAGS):
         sizes = store.bag_sizes(first, min(first + SCAN_BAGS, end))
-        ends = np.cumsum(sizes * bytes_per_row + bytes_per_bag)
-        start, done = 0, 0.0
-        while start < len(sizes):
-            stop = max(start + 1, int(np.searchsorted(ends, done + block_bytes, "right")))
-            yield first + start, first + stop
-            start, done = stop, float(ends[stop - 1])
+        ends = scan_bytes + np.cumsum(sizes * bytes_per_row + bytes_per_bag)
+        while True:
+            n_fitting = int(np.searchsorted(ends, start_bytes + block_bytes, "right"))
+            if n_fitting == len(ends):
+                break  # The range goes on with the next scan.
+            stop = max(start + 1, first + n_fitting)
+            yield start, stop
+            start = stop
+            start_bytes = scan_bytes if start == first else float(ends[start - first - 1])
+        scan_bytes = float(ends[-1])
+    if start < end:
+        yield start, end
 
 
 def store_bytes(store: Bags) -> float:

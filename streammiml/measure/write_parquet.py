@@ -35,14 +35,18 @@ def write(folder: Path, number: int, plan: OutputPlan, groups: Iterable[BagGroup
         atomic_file(path, plan.n_bytes) as file,
         pq.ParquetWriter(
             file,
-            schema(top_k=plan.top_k is not None),
+            schema(
+                top_k=plan.top_k is not None,
+                probabilities=plan.has_probabilities,
+                kept=plan.kept,
+            ),
             compression="snappy",
             use_dictionary=[f"{name}.list.element" for name in list_columns],
             write_page_checksum=True,
         ) as writer,
     ):
         for group in groups:
-            records: Any = table(group.predictions, group.first, group.ids, names)
+            records: Any = table(group.predictions, group.first, group.ids, names, plan.kept)
             writer.write_table(records, row_group_size=max(1, len(group.predictions)))
             counts = counts.add(group.counts())
     return WrittenPart(counts, [path])

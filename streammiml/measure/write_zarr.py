@@ -17,6 +17,7 @@ import zarr
 from zarr.errors import UnstableSpecificationWarning
 
 from streammiml._base.atomic import sync_folder
+from streammiml.bags.kept_columns import TEXT
 from streammiml.measure.output_plan import BagGroup, OutputPlan, PredictionCounts, WrittenPart
 from streammiml.measure.prediction_folder import disk_errors, partial_path
 
@@ -53,7 +54,10 @@ def write(folder: Path, number: int, plan: OutputPlan, groups: Iterable[BagGroup
 
 
 def _values(group: BagGroup, plan: OutputPlan) -> dict[str, Any]:
-    """Values of each array; −1 is the key instance and sub-concept of labels not predicted."""
+    """Values of each array; −1 is the key instance and sub-concept of labels not predicted.
+
+    Their kept values are 0, or empty texts.
+    """
     predictions = group.predictions
     keys, subs = (np.full(predictions.predicted.shape, -1, np.int32) for _ in range(2))
     keys[predictions.predicted] = predictions.row_indices
@@ -67,8 +71,15 @@ def _values(group: BagGroup, plan: OutputPlan) -> dict[str, Any]:
     }
     if predictions.score_labels is not None:
         values["score_labels"] = predictions.score_labels
+    if predictions.probabilities is not None:
+        values["probabilities"] = predictions.probabilities
     if plan.has_bag_ids:
         values["bag_id"] = np.array(group.ids, np.dtypes.StringDType())
+    for column in plan.kept:
+        kept = predictions.kept_values[column.name]
+        dtype = np.dtypes.StringDType() if column.dtype == TEXT else column.dtype
+        values[column.array] = np.zeros((*keys.shape, *kept.shape[1:]), dtype)
+        values[column.array][predictions.predicted] = kept
     return values
 
 
@@ -85,8 +96,14 @@ def _create(path: Path, plan: OutputPlan) -> Any:
     }
     if plan.top_k is not None:
         shapes["score_labels"] = ((n, width), "int32")
+    if plan.has_probabilities:
+        shapes["probabilities"] = ((n, width), "float32")
     if plan.has_bag_ids:
         shapes["bag_id"] = ((n,), "string")
+    for column in plan.kept:
+        widths = () if column.width == 1 else (column.width,)
+        kind = "string" if column.dtype == TEXT else column.dtype
+        shapes[column.array] = ((n, plan.n_labels, *widths), kind)
     names = None if plan.label_names is None else list(plan.label_names)
     root = zarr.create_group(path, attributes={"label_names": names})
     with warnings.catch_warnings():

@@ -9,7 +9,9 @@ from streammiml.bags.offsets import from_sizes
 from streammiml.measure.metric import ScoredBlock
 
 
-def block_of(scores, truth, predicted=None, dummy=None, rows=None, numbers=None):
+def block_of(
+    scores, truth, predicted=None, dummy=None, rows=None, numbers=None, probabilities=None
+):
     """A block from matrices (n, L); ``rows`` is (rows of each bag, labels of rows, key rows)."""
     scores = np.ascontiguousarray(scores, np.float32)
     dummy = np.zeros(len(scores), np.float32) if dummy is None else dummy
@@ -24,6 +26,7 @@ def block_of(scores, truth, predicted=None, dummy=None, rows=None, numbers=None)
         bag_offsets=None if sizes is None else from_sizes(sizes),
         row_labels=row_labels,
         numbers=np.arange(len(scores)) if numbers is None else numbers,
+        probabilities=probabilities,
     )
 
 
@@ -41,6 +44,7 @@ def take(block, bags):
         block.dummy[bags],
         (sizes[bags], block.row_labels[rows], block.key_rows[bags]),
         block.numbers[bags],
+        block.probabilities[bags],
     )
 
 
@@ -62,7 +66,10 @@ def scored(draw, max_bags=8, min_labels=1):
     row_labels = rng.integers(-1, n_labels, sizes.sum()).astype(np.int32)
     key_rows = rng.integers(0, sizes[:, None], (n_bags, n_labels))
     dummy = np.rint(rng.normal(size=n_bags)).astype(np.float32)
-    return block_of(scores, truth, dummy=dummy, rows=(sizes, row_labels, key_rows))
+    probabilities = rng.random((n_bags, n_labels)).astype(np.float32)
+    probabilities[kind == 2] = np.rint(probabilities[kind == 2])
+    rows = sizes, row_labels, key_rows
+    return block_of(scores, truth, dummy=dummy, rows=rows, probabilities=probabilities)
 
 
 def truth_of(block):

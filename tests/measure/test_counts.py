@@ -86,12 +86,6 @@ def test_macro_f1__has_no_standard_error_where_labels_are_too_many(monkeypatch):
 
 
 @given(block=scored())
-def test_per_label__agrees_with_plain_loops(block):
-    want = oracle.per_label(bags_of(block), block.n_labels)
-    assert figure(counts.per_label, block).value == want
-
-
-@given(block=scored())
 def test_key_instance_accuracy__agrees_with_plain_loops(block):
     bags = [
         (block.row_labels[a:b].tolist(), keys.tolist(), relevant)

@@ -1,3 +1,4 @@
+import io
 import json
 from collections import defaultdict
 
@@ -7,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import streammiml as sm
 from streammiml.errors import StreammimlError
@@ -14,8 +16,17 @@ from streammiml.measure import output_plan
 from streammiml.measure.explain import explain_store
 from streammiml.measure.scoring import ScoreOptions
 from streammiml.model import LabelRule
+from streammiml.verbs.explain import readable
 from tests.measure.models import made_model
-from tests.stores import made_block, made_spec, plain, scratch, write_parts, write_store
+from tests.stores import (
+    made_block,
+    made_spec,
+    plain,
+    scratch,
+    with_kept,
+    write_parts,
+    write_store,
+)
 
 MODEL = made_model(rule=LabelRule(), subconcepts=3)
 N_BAGS = 60
@@ -147,3 +158,37 @@ def test_explain__a_store_without_labels_or_names(tmp_path):
 
 def test_public_names__explain():
     assert sm.explain.__module__ == "streammiml.tell.explain"
+
+
+def test_explain__lists_kept_columns_of_key_instances(tmp_path):
+    block = with_kept(made_block(12))
+    bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
+    explained = explain_store(MODEL, bags, tmp_path / "out", typical=2, jsonl=True)
+    typical = [
+        entry
+        for label in explained["labels"]
+        for concept in label["subconcepts"]
+        for entry in concept["typical"]
+    ]
+
+    def value(bag, row, name):
+        found = block.kept_of(bag)[name][row : row + 1].tolist()[0]
+        return None if found != found else found
+
+    assert typical
+    for entry in typical:
+        for name in ("coords", "note", "time"):
+            assert entry["kept"][name] == value(entry["bag"], entry["row"], name)
+    table = pq.read_table(tmp_path / "out" / "subconcepts.parquet").to_pylist()
+    assert next(e for record in table for e in record["typical"])["kept"].keys() == {
+        *("coords", "note", "time")
+    }
+    for line in map(json.loads, (tmp_path / "out" / "bags.jsonl").read_text().splitlines()):
+        for label in line["labels"]:
+            for name, got in label["kept"].items():
+                assert got == value(line["bag"], label["row"], name)
+    entry = typical[0]
+    coords = ", ".join(map(str, entry["kept"]["coords"]))
+    shown = io.StringIO()
+    Console(file=shown, width=400).print(readable(explained))
+    assert f"{entry['bag_id']}:{entry['row']} (coords {coords}; note" in shown.getvalue()

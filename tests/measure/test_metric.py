@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -44,14 +45,16 @@ def test_metric_named__takes_any_k():
 @pytest.mark.parametrize("name", ["haming", "ndcg_at_0", "ndcg_at_", "precision_at_K"])
 def test_metric_named__says_what_is_known(name):
     with pytest.raises(
-        StreammimlError, match=f"^no metric is called '{name}'; known: average_precision, coverage,"
+        StreammimlError,
+        match=f"^no metric is called '{name}'; known: average_precision, brier_score, ",
     ):
         metric_named(name)
 
 
 def test_chosen__leaves_out_or_refuses_what_needs_row_labels():
     assert "key_instance_accuracy" not in [m.name for m in chosen(None, row_labels=False)]
-    assert [m.name for m in chosen(None, row_labels=True)] == list(METRICS)
+    with_all = chosen(None, row_labels=True, probabilities=True)
+    assert [m.name for m in with_all] == list(METRICS)
     with pytest.raises(
         StreammimlError,
         match=r"^key_instance_accuracy needs a store with row labels; leave this metric",
@@ -62,3 +65,13 @@ def test_chosen__leaves_out_or_refuses_what_needs_row_labels():
 def test_chosen__takes_each_once_in_the_order_asked():
     asked = ["coverage", METRICS["one_error"], "coverage"]
     assert [m.name for m in chosen(asked, row_labels=False)] == ["coverage", "one_error"]
+
+
+@given(block=scored(max_bags=12), seed=st.integers(0, 99))
+def test_select__takes_bags_with_all_that_belongs_to_them(block, seed):
+    bags = np.random.default_rng(seed).permutation(block.n_bags)[: 1 + seed % block.n_bags]
+    got, want = block.select(bags), take(block, bags)
+    for name in (field.name for field in fields(block)):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    without_rows = replace(block, key_rows=None, bag_offsets=None, row_labels=None, numbers=None)
+    assert without_rows.select(bags).scores.shape == want.scores.shape

@@ -2,6 +2,7 @@
 
 import pytest
 
+from streammiml.measure import part_checksums
 from streammiml.measure.output_plan import PredictionCounts
 from streammiml.measure.part_checksums import RECORDS, complete_part, record_part
 
@@ -40,4 +41,13 @@ def test_complete_part__notices_any_changed_byte_of_the_record(folder):
         record.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
         assert complete_part(folder, 3) is None
     record.write_bytes(good)
+    assert complete_part(folder, 3) == COUNTS
+
+
+def test_complete_part__control_without_checksums_a_changed_file_passes(folder, monkeypatch):
+    (folder / "a").write_bytes(b"Content of a")
+    assert complete_part(folder, 3) is None
+    monkeypatch.setattr(part_checksums, "crc32c", lambda *_: 0)
+    record_part(folder, 3, COUNTS, [folder / "a", folder / "b"])
+    (folder / "a").write_bytes(b"CONTENT OF A")
     assert complete_part(folder, 3) == COUNTS

@@ -10,25 +10,35 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pandas import DataFrame
+from scipy.sparse import csr_array
 
 import streammiml as sm
 from streammiml._base.atomic import FolderLock
+from streammiml._base.calibration import Calibration
 from streammiml.bags.block import BagBlock
+from streammiml.bags.memory import MemoryBags
+from streammiml.bags.store import open_store
 from streammiml.bags.validate import StoreSpec
 from streammiml.errors import StreammimlError
 from streammiml.measure import output_plan
 from streammiml.measure.explain import explain_store
-from streammiml.measure.predict import model_digest, predict
+from streammiml.measure.part_checksums import complete_part
+from streammiml.measure.predict import model_digest, predict, write_task
 from streammiml.measure.predictions import Predictions
+from streammiml.measure.tasks import all_bags
+from streammiml.measure.write_parquet import part_path
 from streammiml.model import LabelRule
+from streammiml.scorer import Scorer
 from streammiml.verbs.main import run
-from tests.clusters import outside_cluster
+from tests.clusters import inside_client, outside_cluster
 from tests.measure.models import made_model
 from tests.stores import (
     as_sparse,
@@ -37,6 +47,7 @@ from tests.stores import (
     made_spec,
     plain,
     scratch,
+    with_kept,
     write_parts,
     write_store,
 )
@@ -44,6 +55,7 @@ from tests.stores import (
 MODEL = made_model(rule=LabelRule())
 N_BAGS = 60
 NAMES = ("sea", "sky", "sun", "tree")
+COUNTS = ("n_bags", "n_parts", "n_parts_kept", "labels_per_bag", "n_bags_without_label")
 
 
 @pytest.fixture(scope="module", params=["zarr", "parquet"])
@@ -126,6 +138,45 @@ def test_predict__zarr_holds_the_same(store, tmp_path):
         assert arrays["subconcepts"][bag][chosen[bag]].tolist() == row["subconcepts"]
         assert (arrays["key_instances"][bag][~chosen[bag]] == -1).all()
     assert arrays["bag_id"][:].tolist() == [f"bag-{i:04d}" for i in range(N_BAGS)]
+
+
+CALIBRATED = replace(
+    MODEL,
+    calibration=Calibration.of_knots(
+        np.array([[1.0, 0.5], [2, -1], [0.5, 0], [3, -2]]),
+        [None, (np.array([-1.0, 1]), np.array([0.25, 0.5])), None, None],
+    ),
+)
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_predict__a_calibrated_model_writes_probabilities(one, tmp_path, top_k):
+    predict(CALIBRATED, one, tmp_path / "table", top_k=top_k)
+    predict(CALIBRATED, one, tmp_path / "arrays", format="zarr", top_k=top_k)
+    predict(MODEL, one, tmp_path / "plain", top_k=top_k)
+    table, plain = records(tmp_path / "table"), records(tmp_path / "plain")
+    block = one.read(0, N_BAGS)
+    whole = predict(CALIBRATED, block)
+    margins = whole.scores.astype(float) - whole.dummy_score[:, None]
+    lines = CALIBRATED.calibration.platt
+    want = 1 / (1 + np.exp(-(margins * lines[:, 0] + lines[:, 1])))
+    want[:, 1] = np.interp(margins[:, 1], [-1, 1], [0.25, 0.5])
+    np.testing.assert_allclose(whole.probabilities, want, atol=1e-6)
+    got = np.array([record["probabilities"] for record in table])
+    labels = slice(None)
+    if top_k is not None:
+        labels = np.array([record["score_labels"] for record in table])
+        want = np.take_along_axis(want, labels, axis=1)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    arrays = zarr.open_group(tmp_path / "arrays" / "predictions.zarr", mode="r")
+    np.testing.assert_array_equal(arrays["probabilities"][:], got.astype(np.float32))
+    # Apart from the column, nothing changes.
+    for record in table:
+        del record["probabilities"]
+    assert table == plain
+    assert predict(MODEL, block).probabilities is None
+    with pytest.raises(StreammimlError, match=r"was begun with model '[0-9a-f]{32}', not '"):
+        predict(CALIBRATED, one, tmp_path / "plain", top_k=top_k)
 
 
 @in_small_parts
@@ -454,6 +505,23 @@ def test_predict__arrays_of_bags_as_lists_of_them():
     assert len(predict(MODEL, bags[:0])) == 0
 
 
+def test_predict__one_bag_tables_and_sparse_matrices_as_lists_of_arrays():
+    block = made_block(5)
+    bags = [block.rows_of(bag) for bag in range(5)]
+    want = predict(MODEL, bags)
+    table = pa.table({name: bags[0][:, i] for i, name in enumerate("rgb")})
+    for one_bag in (bags[0], table, csr_array(bags[0])):
+        got = predict(MODEL, one_bag)
+        assert len(got) == 1
+        np.testing.assert_allclose(got.scores[0], want.scores[0], rtol=1e-5)
+    for form in (lambda bag: DataFrame(bag, columns=[*"rgb"])[[*"rgb"]], csr_array):
+        got = predict(MODEL, [form(bag) for bag in bags])
+        assert [labels.tolist() for labels in got.labels] == [own.tolist() for own in want.labels]
+        np.testing.assert_allclose(got.scores, want.scores, rtol=1e-5, atol=1e-6)
+    with pytest.raises(StreammimlError, match="trained on rows of 3 features and a bag has 2;"):
+        predict(MODEL, table.select(["r", "b"]))
+
+
 def test_predict__from_four_threads_and_after_a_fork():
     block = made_block(N_BAGS)
     want = predict(MODEL, block).scores
@@ -491,7 +559,6 @@ def test_predict__no_bags_in_memory():
         ([np.array([[1, 2, "a"]], object)], "^bag 0 holds object, expected numbers$"),
         ([np.array([["a", "b", "c"]])], "^bag 0 holds <U1, expected numbers$"),
         ([np.ones((1, 3), complex)], "^bag 0 holds complex128, expected numbers$"),
-        (np.ones((4, 3)), r"^bag 0 has shape \(3,\), expected \(rows, features\)$"),
         (np.ones((1, 2, 2, 3)), r"^bag 0 has shape \(2, 2, 3\), expected \(rows, features\)$"),
         (np.ones((2, 0, 3)), "^bag 0 has no rows; leave it out$"),
         (np.ones(3), r"^bag 0 is a float64, expected an array \(rows, features\)$"),
@@ -552,7 +619,50 @@ def test_predict__is_read_by_others(one, tmp_path, reader):
     assert [list(map(int, labels)) for labels in labels_read] == want
 
 
+@in_small_parts
+def test_predict__a_task_of_several_parts_that_fails_keeps_those_before(tmp_path):
+    block = plain(made_block(N_BAGS))
+    block.rows[block.bag_offsets[N_BAGS // 2]] = 3e38
+    bags = write_store(tmp_path / "x.zarr", block, n_labels=4)
+    plan = output_plan.OutputPlan.of(bags, 4, None, None)
+    task = output_plan.PartTask(tuple(range(plan.n_parts)), all_bags(bags, remote=False))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StreammimlError, match=f"bag {N_BAGS // 2} has a score that is not a fin"):
+        write_task(task, Scorer(MODEL), plan, "parquet", tmp_path / "out", 1 << 20)
+    complete = [complete_part(tmp_path / "out", n) is not None for n in range(plan.n_parts)]
+    n_whole = N_BAGS // 2 // plan.part_bags
+    assert n_whole > 1
+    assert complete == [True] * n_whole + [False] * (plan.n_parts - n_whole)
+
+
 # On clusters.
+
+
+def test_predict__is_the_same_on_a_client_which_stays_open(one, tmp_path):
+    predict(MODEL, one, tmp_path / "clean")
+    with inside_client() as client:
+        predict(MODEL, one, tmp_path / "out", client=client)
+        assert client.status == "running"
+    assert content(tmp_path / "out") == content(tmp_path / "clean")
+
+
+@in_small_parts
+def test_predict__is_the_same_where_a_task_has_several_parts(one, tmp_path, monkeypatch):
+    summary = predict(MODEL, one, tmp_path / "clean")
+    monkeypatch.setattr(output_plan, "USUAL_TASKS", 1)
+    seen = []
+    with inside_client() as client:
+        again = predict(MODEL, one, tmp_path / "out", client=client, watch=seen.append)
+        assert content(tmp_path / "out") == content(tmp_path / "clean")
+        n_parts = summary["n_parts"]
+        assert 2 < len(seen) <= 1 + -(-n_parts // (n_parts // 2))
+        assert [again[name] for name in COUNTS] == [summary[name] for name in COUNTS]
+        # Without some of its parts, which do not follow each other.
+        for number in (0, 3, 4):
+            part_path(tmp_path / "out", number).unlink()
+        resumed = predict(MODEL, one, tmp_path / "out", client=client)
+    assert resumed["n_parts_kept"] == n_parts - 3
+    assert content(tmp_path / "out") == content(tmp_path / "clean")
 
 
 @in_small_parts
@@ -601,3 +711,62 @@ def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
 def test_predict__an_unreachable_scheduler_is_told(one, tmp_path):
     with pytest.raises(StreammimlError, match=r"^no Dask scheduler answers at tcp:"):
         predict(MODEL, one, tmp_path / "out", scheduler="tcp://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("format", ["parquet", "zarr"])
+@pytest.mark.parametrize("backend", ["zarr", "parquet"])
+def test_predict__writes_kept_columns_at_key_instances(backend, format, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_plan, "LEAST_PART_BYTES", 1)
+    monkeypatch.setattr(output_plan, "N_PARTS", 3)
+    monkeypatch.setattr(output_plan, "GROUP_BYTES", 300)
+    block = with_kept(made_block(N_BAGS))
+    kept_store = write_store(tmp_path / f"x.{backend}", block, n_labels=4)
+    summary = predict(MODEL, kept_store, tmp_path / "out", format=format)
+    again = predict(MODEL, kept_store, tmp_path / "out", format=format)
+    assert again["n_parts_kept"] == summary["n_parts"] > 1
+    want = predict(MODEL, block)
+    for bag, (rows, of_bag) in enumerate(zip(want.key_instances, want.kept["coords"], strict=True)):
+        assert of_bag.tolist() == block.kept_of(bag)["coords"][rows].tolist()
+    view = predict(MODEL, kept_store.view([5, 3]), tmp_path / "view", format="parquet")
+    assert view["n_bags"] == 2
+    records = pq.read_table(tmp_path / "view").to_pylist()
+    assert records[1]["kept_note"] == want.kept["note"][3].tolist()
+    if format == "parquet":
+        table = pq.read_table(tmp_path / "out")
+        assert table.column_names[-3:] == ["kept_coords", "kept_note", "kept_time"]
+        for name, values in want.kept.items():
+            lists = [of_bag.tolist() for of_bag in values]
+            assert str(table[f"kept_{name}"].to_pylist()) == str(lists)
+        return
+    arrays = zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r")
+    for name, values in want.kept_values.items():
+        array = arrays[f"kept_{name}"][:]
+        assert str(array[want.predicted].tolist()) == str(values.tolist())
+        assert not array[~want.predicted].astype(bool).any()
+
+
+@pytest.mark.parametrize("suffix", ["zarr", "parquet"])
+def test_predict__other_kept_values_are_another_store(suffix, tmp_path):
+    """The fingerprint leaves kept columns out, but predictions hold their values."""
+    block = with_kept(made_block(6))
+    first = write_store(tmp_path / f"a.{suffix}", block, n_labels=4)
+    predict(MODEL, first, tmp_path / "out")
+    assert predict(MODEL, first, tmp_path / "out")["n_parts_kept"] == 1
+    moved = replace(block, kept={**block.kept, "coords": block.kept["coords"] + 1})
+    second = write_store(tmp_path / f"b.{suffix}", moved, n_labels=4)
+    bags = open_store(second) if isinstance(second, Path) else second
+    assert bags.kept_digest != open_store(tmp_path / f"a.{suffix}").kept_digest
+    with pytest.raises(StreammimlError, match="begun with kept_values"):
+        predict(MODEL, second, tmp_path / "out")
+    others = [bags, MemoryBags(block, n_labels=4), MemoryBags(moved, n_labels=4)]
+    assert len({other.kept_digest for other in others}) == 3
+    assert bags.view([1, 2]).kept_digest == bags.kept_digest
+
+
+def test_predict__kept_columns_are_part_of_a_folders_record(tmp_path):
+    block = made_block(6)
+    predict(MODEL, write_store(tmp_path / "a.zarr", block, n_labels=4), tmp_path / "out")
+    assert "kept" not in json.loads((tmp_path / "out" / "_settings.json").read_text())
+    store = write_store(tmp_path / "b.zarr", with_kept(block), n_labels=4)
+    with pytest.raises(StreammimlError, match=r"begun with kept None, not \[\['coords', 'int64'"):
+        predict(MODEL, store, tmp_path / "out")

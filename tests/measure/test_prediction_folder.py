@@ -40,8 +40,13 @@ def test_folder__refuses_what_is_not_its_own(tmp_path):
         PartFolder(tmp_path, {}, "predictions")
     with pytest.raises(StreammimlError, match="is a file; name a folder for the predictions"):
         PartFolder(tmp_path / "mine.txt", {}, "predictions")
-    with pytest.raises(StreammimlError, match="is a URL, and predictions are written to"):
+    with pytest.raises(
+        StreammimlError, match="is a URL, and predictions are written to folders of this machine"
+    ):
         PartFolder("s3://bucket/p", {}, "predictions")
+    for what, word in (("search", "searches"), ("comparison", "comparisons")):
+        with pytest.raises(StreammimlError, match=f"is a URL, and {word} are written to folders"):
+            PartFolder("s3://bucket/p", {}, what)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -35,6 +35,26 @@ def test_metrics_at_k__agree_with_plain_loops(block, k):
         assert got == pytest.approx(float(getattr(oracle, name)(bags_of(block), k)), **CLOSE)
 
 
+@given(block=scored(), k=st.integers(1, 10))
+def test_metrics_of_youtube_8m__agree_with_plain_loops_over_bags_with_labels(block, k):
+    bags = bags_of(block)
+    for metric, want in (
+        (ranking.perr, oracle.perr(bags)),
+        (ranking.hit_at(k), oracle.hit_at(bags, k)),
+    ):
+        got = figure(metric, block).value
+        assert got is None if want is None else got == pytest.approx(float(want), **CLOSE)
+
+
+def test_metrics_of_youtube_8m__have_the_standard_error_of_a_mean_over_bags_with_labels():
+    truth = np.array([[True, True, False], [True, False, False], [False] * 3, [False, False, True]])
+    block = block_of(np.array([[3, 1, 2]] * 4), truth)
+    perr, hit = figure(ranking.perr, block), figure(ranking.hit_at(1), block)
+    assert (perr.value, hit.value) == (0.5, pytest.approx(2 / 3))
+    assert perr.standard_error == pytest.approx(np.std([0.5, 1, 0], ddof=1) / 3**0.5)
+    assert hit.standard_error == pytest.approx(np.std([1, 1, 0], ddof=1) / 3**0.5)
+
+
 @given(block=scored(min_labels=2), k=st.integers(1, 10))
 def test_ranking_metrics__agree_with_scikit_learn(block, k):
     truth, scores = truth_of(block), block.scores.astype(np.float64)

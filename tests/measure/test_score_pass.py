@@ -1,5 +1,6 @@
 """One pass over scored bags: a collector sees every bag once, whatever the tasks."""
 
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -9,8 +10,8 @@ from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.bags.memory import MemoryBags
 from streammiml.measure import score_pass
-from streammiml.measure.score_pass import collect, collect_task
-from streammiml.measure.tasks import all_bags
+from streammiml.measure.score_pass import collect, collect_task, task_bytes
+from streammiml.measure.tasks import BagRange, all_bags
 from streammiml.scorer import Scorer
 from tests.measure.models import made_model
 from tests.stores import made_block
@@ -56,6 +57,52 @@ def test_collect__sees_every_bag_once_and_in_order(monkeypatch, block_bytes, thr
     assert (done[0], done[-1]) == (0, 30)
 
 
-def test_collect_task__takes_the_bags_of_its_range():
+def test_collect__a_task_gives_few_scores(monkeypatch):
+    monkeypatch.setattr(score_pass, "MOST_SCORES", 7 * MODEL.n_labels)
+    done = []
+    with open_pool(PoolOptions(threads=1)) as pool:
+        collect(
+            pool, MODEL, BAGS, Collector(), block_bytes=1 << 20,
+            watch=lambda progress: done.append(progress.bags_done),
+        )  # fmt: skip
+    assert done == [0, 7, 14, 21, 28, 30]
+
+
+@pytest.mark.parametrize("block_bytes", [1, 600, 1 << 20])
+def test_collect_task__takes_the_bags_of_its_range(block_bytes):
     bags = all_bags(BAGS, remote=False).cut(7, 19)
-    assert collect_task(bags, Scorer(MODEL), Collector(), 600).numbers == tuple(range(7, 19))
+    numbers = collect_task(bags, Scorer(MODEL), Collector(), block_bytes).numbers
+    assert numbers == tuple(range(7, 19))
+
+
+def test_collect_task__reads_no_more_at_a_time_than_asked(monkeypatch):
+    sizes = []
+    read = BagRange.read
+
+    def noted(bags, **options):
+        block = read(bags, **options)
+        sizes.append((len(block), block.nbytes))
+        return block
+
+    monkeypatch.setattr(BagRange, "read", noted)
+    collect_task(all_bags(BAGS, remote=False), Scorer(MODEL), Collector(), 600)
+    assert sum(n_bags for n_bags, _ in sizes) == 30
+    assert len(sizes) > 5
+    assert all(n_bags == 1 or n_bytes <= 600 for n_bags, n_bytes in sizes)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "n_threads", "remote", "n_tasks"),
+    [
+        (1000, 2, True, 1),
+        (4 << 20, 2, True, 16),  # eight a thread
+        (1 << 30, 2, True, 16),
+        (2 << 30, 2, True, 32),  # of 64 MiB
+        (64 << 30, 8, True, 160),  # twenty a thread
+        (10 << 40, 100, True, 5120),  # of 2 GiB
+        (64 << 30, 8, False, 1024),  # of 64 MiB
+        (4 << 20, 2, False, 16),
+    ],
+)
+def test_task_bytes__keeps_threads_busy_and_tasks_few(n_bytes, n_threads, remote, n_tasks):
+    assert ceil(n_bytes / task_bytes(n_bytes, n_threads, remote=remote)) == n_tasks
