@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.json_and_toml import parse_toml
 from streammiml.config import ModelConfig, TrainConfig
 from streammiml.errors import StreammimlError, unknown
 
@@ -88,8 +88,8 @@ def _values(grid: GridLike, sparse: bool) -> Mapping[str, Sequence[Any]]:
     if path.suffix != ".toml":
         raise unknown("grid", str(grid), [*GRIDS, "a file of TOML lists"])
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return parse_toml(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise StreammimlError(f"{path} cannot be read: {error}") from None
 
 

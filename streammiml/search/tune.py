@@ -5,7 +5,6 @@ Trials run in a pool of threads or processes and are saved one by one, so that a
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,21 +17,24 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
-from streammiml.config import LiftSpec, TrainConfig, settings_with
+from streammiml.config import LiftSpec, TrainConfig, settings_with, without_later
 from streammiml.errors import DivergedError, StreammimlError
 from streammiml.learn.checkpoint import state_bytes
 from streammiml.learn.defaults import EPOCHS, resolved
+from streammiml.learn.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
+from streammiml.learn.presets import with_preset
 from streammiml.learn.progress import TrainProgress
 from streammiml.learn.run_folder import toml
 from streammiml.learn.run_plan import plan_run
-from streammiml.learn.train import train
-from streammiml.measure.evaluate import combined, measure_task
+from streammiml.learn.train import train, train_trial
+from streammiml.measure.evaluate import combined, finished, measure_task
 from streammiml.measure.prediction_folder import PartFolder, atomic_file, write_json
 from streammiml.measure.registry import chosen
 from streammiml.measure.scoring import StoreLike
@@ -50,7 +52,6 @@ from streammiml.search.grid import (
     key_of,
     settings_of,
 )
-from streammiml.search.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
 """Metrics measured on each fold; the first one decides."""
@@ -65,7 +66,7 @@ SETTINGS, TABLE, SUMMARY, TRIALS, WINNER = (
 IN_MEMORY_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
 # Settings that do not change the result of a trial; a trial always trains on one thread.
-FREE_IN_TRIALS = (*settings_with("speed"), "threads")
+FREE_IN_TRIALS = (*settings_with("speed"), "threads", "calibrate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,7 @@ def tune(
     threads: int | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
+    client: Any = None,
     watch: Callable[[TuneProgress], None] = lambda _: None,
     watch_winner: Callable[[TrainProgress], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -126,7 +128,8 @@ def tune(
     run
         Folder of the search, new or begun with the same store and settings.
     config
-        Settings that the grid does not vary; a trial always trains on one thread.
+        Settings that the grid does not vary; a trial always trains one replica on one thread. The
+        preset ``auto`` counts as ``plain``: the grid says what is tried.
     grid
         ``small``, ``paper``, ``best``, the path of a TOML file of lists, or a mapping of lists.
         ``best`` varies lift, scale, K and whether there is a shared space: 32 settings, each for
@@ -142,10 +145,12 @@ def tune(
     threads
         Threads of this process.
     workers
-        Processes of a local cluster. Without ``threads``, ``workers`` and ``scheduler`` there are
-        as many processes as cores.
+        Processes of a local cluster. Without ``threads``, ``workers``, ``scheduler`` and ``client``
+        there are as many processes as cores.
     scheduler
         Address of a running Dask scheduler to use instead.
+    client
+        A ``distributed.Client``, which is used and stays open, or a Dask cluster object.
     watch
         Called with the progress after each trial.
     watch_winner
@@ -166,7 +171,14 @@ def tune(
     (['shared_dim', 'step_size'], 2)
     """
     store = store if isinstance(store, Bags) else open_store(store)
-    base = replace(config or TrainConfig(), threads=1)
+    config = config or TrainConfig()
+    given = config.given()
+    # The grid says what is tried.
+    preset = "plain" if config.preset == "auto" else config.preset
+    config = with_preset(replace(config, threads=1, preset=preset), given)
+    # Trials are compared after the same number of visits; only the winner trains with replicas
+    # and is calibrated.
+    base = replace(config, replicas=1, round_steps=None, calibrate=None)
     settings = settings_of(grid, base, sparse=store.sparse)
     slow = isinstance(grid, str) and grid in SLOW_GRIDS
     fold_plan = Folds(store.n_bags, folds)
@@ -175,10 +187,10 @@ def tune(
             f"{store.name} has {store.n_labels} labels, and settings are compared by the order of "
             "labels; at least 2 labels are needed"
         )
-    if threads is None and workers is None and scheduler is None:
+    if threads is None and workers is None and scheduler is None and client is None:
         cores = usable_cores()
-        threads, workers = (1, None) if cores == 1 or _is_in_memory(store) else (None, cores)
-    pool_options = PoolOptions(threads=threads, workers=workers, scheduler=scheduler)
+        threads, workers = (1, None) if cores == 1 or is_in_memory(store) else (None, cores)
+    pool_options = PoolOptions(threads=threads, workers=workers, scheduler=scheduler, client=client)
     _check_memory(fold_plan.cut(store, 0)[0], base, settings)
     record = _record(store, base, settings, fold_plan, halving, slow)
     with ExitStack() as stack:
@@ -190,10 +202,10 @@ def tune(
                 folder.path, pool, store, base, settings, fold_plan, halving, slow, watch
             )
             summary = search.run()
-        _write(folder.path, base, summary)
+        _write(folder.path, config, summary)
         folder.finish({"n_settings": len(settings)})
         if train_winner:
-            best = replace(base, **summary["winner"])
+            best = replace(config, **summary["winner"])
             winner = folder.path / WINNER
             train(store, best, run=winner, resume=True, watch=watch_winner)
     return summary
@@ -275,7 +287,7 @@ class _Search:
     def _load(self, trial: Trial) -> TrialResult | None:
         """Read a result from disk; None if it is missing or damaged: the trial then runs again."""
         try:
-            content = json.loads(self._path(trial).read_bytes())
+            content = parse_json(self._path(trial).read_bytes())
             return TrialResult(trial, dict(content["figures"]), int(content["steps_done"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -346,11 +358,11 @@ def run_trial(task: TrialTask, bag_range: BagRange, folds: Folds, base: TrainCon
     learn, test = folds.cut(bag_range.bags(), trial.fold)
     config = replace(base, **task.setting, max_steps=trial.steps)
     try:
-        model = train(_in_memory(learn), config)
+        model = train_trial(in_memory(learn), config)
     except DivergedError:
         return TrialResult(trial, dict.fromkeys(METRICS), trial.steps)
     steps = int(model.provenance.get("steps", trial.steps))
-    return TrialResult(trial, figures_of(model, _in_memory(test)), steps)
+    return TrialResult(trial, figures_of(model, in_memory(test)), steps)
 
 
 def figures_of(model: Model, store: Bags) -> dict[str, float | None]:
@@ -362,21 +374,21 @@ def figures_of(model: Model, store: Bags) -> dict[str, float | None]:
         for task in split_into_tasks(store, BLOCK_BYTES, remote=False)
     )
     total = reduce(lambda first, second: combined(metrics, first, second), measured)
-    pairs = zip(metrics, total.figures, strict=True)
-    return {metric.name: metric.finish(partial).value for metric, partial in pairs}
+    figures = finished(metrics, total, None)
+    return {name: figures[name] for name in METRICS}
 
 
-def _in_memory(store: Bags) -> Bags:
+def in_memory(store: Bags) -> Bags:
     """Read the bags into memory if they are at most ``IN_MEMORY_BYTES``."""
     if store_bytes(store) > IN_MEMORY_BYTES:
         return store
-    block = store.read(0, store.n_bags)
+    block = store.read(0, store.n_bags, kept=False)
     return MemoryBags(
         block, n_labels=store.n_labels, label_names=store.label_names, name=store.name
     )
 
 
-def _is_in_memory(store: Bags) -> bool:
+def is_in_memory(store: Bags) -> bool:
     """Whether the bags exist only in the memory of this process: workers cannot open them."""
     base = getattr(store, "base", store)
     return isinstance(base, MemoryBags)
@@ -424,7 +436,9 @@ def _record(
 ) -> dict[str, Any]:
     """Record of the folder: a search resumes only with the same store, settings and grid."""
     decisive = {
-        name: value for name, value in base.recorded().items() if name not in FREE_IN_TRIALS
+        name: value
+        for name, value in without_later(base.recorded()).items()
+        if name not in FREE_IN_TRIALS
     }
     search = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
     tried = {"settings": settings, **({"slow": True} if slow else {})}

@@ -18,10 +18,12 @@ from streammiml.search import tune as module
 from streammiml.search.folds import Folds
 from streammiml.search.grid import GRIDS, SPARSE_GRIDS
 from streammiml.search.tune import figures_of, tune
+from tests.clusters import inside_client
 from tests.planted import planted
 from tests.stores import as_sparse, content, scratch, write_store
 
-BASE = TrainConfig(max_steps=240, epochs=5, shared_dim=8, validation=0.2)
+# From random weights, since a start from the bags ranks labels before the first step.
+BASE = TrainConfig(max_steps=240, epochs=5, shared_dim=8, validation=0.2, init="random")
 GRID = {"subconcepts": [1, 2], "step_size": [1e-6, 0.05, 0.1]}
 
 
@@ -52,7 +54,29 @@ def test_tune__discards_settings_and_writes_a_table_and_the_winner(search):
     assert json.loads((run / "table.json").read_text()) == summary
     assert pq.read_table(run / "table.parquet").to_pylist() == summary["table"]
     settings = tomllib.loads((run / "settings.toml").read_text())
-    assert replace(TrainConfig(), **settings) == replace(BASE, **summary["winner"])
+    assert replace(TrainConfig(), **settings) == replace(BASE, **summary["winner"], preset="plain")
+
+
+def test_tune__writes_what_its_trials_had(store, tmp_path):
+    config = replace(BASE, init="auto", preset="paper")
+    tune(store, tmp_path / "run", config, grid=GRID, threads=1)
+    settings = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    assert settings["init"] == "random"
+    assert settings["average"] is False
+
+
+def test_tune__compares_with_one_replica_and_gives_the_winner_all(store, search, tmp_path):
+    config = replace(BASE, replicas=2, round_steps=50)
+    summary = tune(store, tmp_path / "run", config, grid=GRID, threads=1)
+    assert summary == search[1]
+    settings = tomllib.loads((tmp_path / "run" / "settings.toml").read_text())
+    assert (settings["replicas"], settings["round_steps"]) == (2, 50)
+
+
+def test_tune__is_the_same_on_a_client_which_stays_open(store, search, tmp_path):
+    with inside_client() as client:
+        assert tune(store, tmp_path / "run", BASE, grid=GRID, client=client) == search[1]
+        assert client.status == "running"
 
 
 def test_tune__a_loss_is_that_of_a_model_trained_on_the_other_folds(store, search):
@@ -60,7 +84,7 @@ def test_tune__a_loss_is_that_of_a_model_trained_on_the_other_folds(store, searc
     losses = []
     for fold in range(3):
         learn, test = Folds(90, 3).cut(store, fold)
-        model = sm.train(learn, replace(BASE, **summary["winner"]))
+        model = sm.train(learn, replace(BASE, **summary["winner"], preset="plain"))
         losses.append(evaluate(model, test)["ranking_loss"])
         assert figures_of(model, test)["ranking_loss"] == losses[-1]
     assert summary["ranking_loss"] == pytest.approx(np.mean(losses), abs=1e-15)
@@ -161,7 +185,7 @@ def test_tune__trains_the_winner_on_all_bags(store, tmp_path):
     summary = tune(store, tmp_path / "run", BASE, **options)
     assert seen[-1].step == max(progress.step for progress in seen) > 0
     model = sm.load_model(tmp_path / "run" / "winner")
-    want = sm.train(store, replace(BASE, **summary["winner"]))
+    want = sm.train(store, replace(BASE, **summary["winner"], preset="plain"))
     assert model.labels.tobytes() == want.labels.tobytes()
     with pytest.raises(
         StreammimlError, match=r"run is a search by tune; its model is in .*winner$"
@@ -180,14 +204,14 @@ def test_tune__bags_in_memory(store, search):
 
 
 def test_tune__a_setting_that_diverges_loses(store, tmp_path, monkeypatch):
-    real = module.train
+    real = module.train_trial
 
-    def diverging(bags, config, **rest):
+    def diverging(bags, config):
         if config.step_size > 0.2:
             raise DivergedError("training diverged at step 7: a score or weight is no finite")
-        return real(bags, config, **rest)
+        return real(bags, config)
 
-    monkeypatch.setattr(module, "train", diverging)
+    monkeypatch.setattr(module, "train_trial", diverging)
     grid = {"step_size": [0.5, 0.05, 0.3, 0.25]}
     summary = tune(store, tmp_path / "run", BASE, grid=grid, threads=1)
     assert summary["winner"] == {"step_size": 0.05}
