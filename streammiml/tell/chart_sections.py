@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streammiml.tell.charts import Chart, line_chart, margin_chart
+from streammiml.measure.probability import BINS
+from streammiml.tell.charts import Chart, line_chart, margin_chart, reliability_chart
 from streammiml.tell.run_record import RunRecord
 from streammiml.tell.run_summary import RunSummary
 
@@ -77,10 +78,38 @@ def margin_histograms(runs: Sequence[RunSummary]) -> ChartSection:
     )
 
 
+def reliability_pictures(runs: Sequence[RunSummary]) -> ChartSection:
+    """Draw how often labels of a probability are carried, one chart per calibrated model."""
+    charts = []
+    for run in runs:
+        model, survey = run.record.model, run.scored.survey
+        if model is None or survey is None or survey.reliability is None:
+            continue
+        figures = survey.figures
+        note = (
+            f"Expected calibration error {figures['expected_calibration_error']:.4f}, Brier score "
+            f"{figures['brier_score']:.4f}, over {int(survey.reliability.pairs.sum()):,} pairs of "
+            "a bag and a label."
+        )
+        title = run.name if len(runs) > 1 else ""
+        charts.append(reliability_chart(title, survey.reliability, note))
+    return ChartSection(
+        "probabilities",
+        "Probabilities",
+        "Reliability of the probabilities",
+        charts,
+        [],
+        "A point stands for all pairs of a bag and a label whose probability is in one of "
+        f"{BINS} bins: to the right, their mean probability; upwards, the share of them where the "
+        "bag carries the label. Points of reliable probabilities lie on the diagonal; points of "
+        "few pairs scatter.",
+    )
+
+
 SectionMaker = Callable[[Sequence[RunSummary]], ChartSection]
 TRAINING: tuple[SectionMaker, ...] = (learning_curves,)
 """Sections before the tables of labels."""
-SCORES: tuple[SectionMaker, ...] = (margin_histograms,)
+SCORES: tuple[SectionMaker, ...] = (margin_histograms, reliability_pictures)
 """Sections after the tables of labels."""
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.measure.full_evaluation import BINS, PER_UNIT, Margins
+from streammiml.measure.probability import UNIT, Reliability
 
 I64 = NDArray[np.int64]
 
@@ -61,6 +62,9 @@ class Chart:
     """In drawing order: later shapes cover earlier ones."""
     note: str = ""
     """Text below the chart."""
+    left: int = LEFT
+    """Width of the margin that holds the text of the vertical axis."""
+    height: int = HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +229,39 @@ def margin_chart(title: str, bars: Histogram, note: str) -> Chart:
     shapes.append(Shape("line", "threshold", ends))
     axis = "score minus the dummy label's score"
     return Chart(title, bars.description, axis, bars.x_ticks, [], shapes, note)
+
+
+def reliability_chart(title: str, sums: Reliability, note: str = "") -> Chart:
+    """Draw the share of carried labels over the mean probability of each bin, and the diagonal."""
+    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across, up = x * (right - LEFT), y * (floor - TOP)
+        return round(LEFT + across, 1), round(floor - up, 1)
+
+    bins = [
+        (total / (UNIT * n_pairs), n_carried / n_pairs)
+        for n_pairs, n_carried, total in zip(
+            sums.pairs.tolist(), sums.carried.tolist(), sums.total, strict=True
+        )
+        if n_pairs
+    ]
+    places = [place(*point) for point in bins]
+    (x1, y1), (x2, y2) = place(0, 0), place(1, 1)
+    shapes = [Shape("line", "threshold", {"x1": x1, "y1": y1, "x2": x2, "y2": y2})]
+    corners = " ".join(f"{x},{y}" for x, y in places)
+    shapes.append(Shape("polyline", "line c0", {"points": corners}))
+    shapes += [Shape("circle", "dot c0", {"cx": x, "cy": y, "r": 3}) for x, y in places]
+    marks = [0.0, 0.25, 0.5, 0.75, 1.0]
+    return Chart(
+        title,
+        "; ".join(f"probability {x:.3f}: {y:.1%} carry the label" for x, y in bins),
+        "probability",
+        [Tick(place(x, 0)[0], f"{x:g}") for x in marks],
+        [Tick(place(0, y)[1], f"{y:g}") for y in marks],
+        shapes,
+        note,
+    )
 
 
 def _bars(counts: I64, first: int, count: int, per_bar: int) -> NDArray[np.float64]:

@@ -69,7 +69,7 @@ def key_sheet(
     bags: list[int], names: list[str], model: Model, store: Bags, shape: tuple[int, ...]
 ) -> Figure:
     """Draw one line of rows per bag; key instances have a frame and the names of their labels."""
-    block = store.read_bags(bags)
+    block = store.read_bags(bags, kept=False)
     predictions = predict_bags(model, block)
     lines = [block.rows_of(i)[:ROWS_SHOWN] for i in range(len(bags))]
     figure, cells = grid(len(lines), max(map(len, lines)))
@@ -126,7 +126,7 @@ def show(cell: Any, row: NDArray[Any], shape: tuple[int, ...]) -> None:
 
 def row_of(store: Bags, bag: int, row: int) -> NDArray[Any]:
     """Read one row of a store."""
-    values: NDArray[Any] = store.read(bag, bag + 1).rows_of(0)[row]
+    values: NDArray[Any] = store.read(bag, bag + 1, kept=False).rows_of(0)[row]
     return values
 
 

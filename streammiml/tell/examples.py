@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import plain_values, shown
 from streammiml.bags.views import Bags
 from streammiml.measure.predict import predict_bags
 from streammiml.measure.subconcepts import SubconceptSummary
@@ -43,6 +44,8 @@ class ShownRow:
     """Labels whose key instance this row is."""
     label: str | None = None
     """Label of the row itself, if the store has row labels."""
+    kept: str = ""
+    """Values of kept columns in words, if the store has kept columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,11 @@ class Viewer:
             if dense is not None and self.shape is not None:
                 url = image_url(dense, self.shape, self._low, self._high)
             words = [] if url is not None else self._words(block, offset + number)
-            rows[number] = ShownRow(number, url, words, [], label)
+            kept = {
+                name: plain_values(values[offset + number : offset + number + 1])[0]
+                for name, values in block.kept.items()
+            }
+            rows[number] = ShownRow(number, url, words, [], label, shown(kept))
         return rows
 
     def _words(self, block: BagBlock, row: int) -> list[str]:
@@ -172,8 +179,8 @@ def subconcepts(viewer: Viewer, summary: SubconceptSummary) -> list[LabelConcept
             bags, rows = summary.typical.bag[entries], summary.typical.row[entries]
             for bag, row in zip(bags.tolist(), rows.tolist(), strict=True):
                 # One bag at a time: all of them together may not fit into memory.
-                shown = viewer.rows(viewer.store.read(bag, bag + 1), 0, [row])[row]
-                typical.append((viewer.store.bag_ids(bag, bag + 1)[0], shown))
+                key_row = viewer.rows(viewer.store.read(bag, bag + 1), 0, [row])[row]
+                typical.append((viewer.store.bag_ids(bag, bag + 1)[0], key_row))
             concepts.append(
                 Concept(
                     sub,
@@ -220,8 +227,8 @@ def examples(viewer: Viewer, model: Model, bags: Sequence[int]) -> list[Example]
             keys.setdefault(row, []).append(label)
         n_rows = int(block.bag_offsets[i + 1] - block.bag_offsets[i])
         others = [row for row in range(n_rows) if row not in keys]
-        shown = sorted([*keys, *others][:ROWS_SHOWN])
-        rows = viewer.rows(block, i, shown)
+        numbers = sorted([*keys, *others][:ROWS_SHOWN])
+        rows = viewer.rows(block, i, numbers)
         for row, labels in keys.items():
             if row in rows:
                 rows[row].keys.extend(viewer.named(labels))

@@ -52,8 +52,8 @@ def explain(
     watch
         Called with the progress at the start and after each task.
     options
-        ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``: as in
-        :func:`~streammiml.predict`.
+        ``threads``, ``workers``, ``scheduler``, ``client``, ``worker_memory``, ``block_bytes``: as
+        in :func:`~streammiml.predict`.
 
     Examples
     --------

@@ -33,7 +33,7 @@
       const element = document.createElement(i ? "td" : "th");
       if (i) element.className = "number"; else element.scope = "row";
       const kind = heads[i].dataset.kind;
-      element.textContent = kind === "text" ? value : kind === "count" ? count.format(value) : value.toFixed(3);
+      element.textContent = kind === "text" ? value : value === null ? "–" : kind === "count" ? count.format(value) : value.toFixed(3);
       return element;
     };
     const draw = () => {
@@ -52,7 +52,9 @@
     const choose = () => {
       const part = byName.value.trim().toLowerCase();
       const least = Number(byBags.value) || 0;
-      const compare = column ? (a, b) => a[column] - b[column] : (a, b) => words.compare(a[0], b[0]);
+      // Undefined figures (null) sort below all others.
+      const number = (value) => value ?? -1;
+      const compare = column ? (a, b) => number(a[column]) - number(b[column]) : (a, b) => words.compare(a[0], b[0]);
       shown = rows
         .filter((row) => row[1] >= least && row[0].toLowerCase().includes(part))
         .sort((a, b) => direction * compare(a, b));

@@ -1,4 +1,4 @@
-"""The page: one HTML file that contains its style, script and images."""
+"""Pages: each is one HTML file that contains its style, script and images."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from streammiml.measure.registry import spoken
 from streammiml.tell import charts
 
 ROWS_A_PAGE = 50
 """Rows of the table of labels that are visible at a time."""
 
 
-def render(content: Mapping[str, Any]) -> str:
-    """Fill the template; every value is escaped."""
+def render(content: Mapping[str, Any], template: str = "page.html") -> str:
+    """Fill a template; every value is escaped."""
     environment = Environment(
         loader=PackageLoader("streammiml.tell", "."),
         autoescape=True,
@@ -25,9 +26,7 @@ def render(content: Mapping[str, Any]) -> str:
     environment.filters |= {"share": share, "figure": figure, "spoken": spoken}
     names = ("WIDTH", "HEIGHT", "LEFT", "RIGHT", "TOP", "BOTTOM", "COLORS")
     sizes = {name: getattr(charts, name) for name in names}
-    return environment.get_template("page.html").render(
-        **content, size=sizes, rows_a_page=ROWS_A_PAGE
-    )
+    return environment.get_template(template).render(**content, size=sizes, rows_a_page=ROWS_A_PAGE)
 
 
 def share(value: float) -> str:
@@ -38,10 +37,3 @@ def share(value: float) -> str:
 def figure(value: float | None) -> str:
     """Format a figure with four decimals; None is ``undefined``."""
     return "undefined" if value is None else f"{value:.4f}"
-
-
-def spoken(name: str) -> str:
-    """Write the name of a metric as words: ``f1_at_3`` becomes ``F1 at 3``."""
-    return (
-        name.replace("_at_", " at ").replace("_", " ").replace("f1", "F1").replace("ndcg", "nDCG")
-    )

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from streammiml._base.atomic import save_whole
+from streammiml._base.atomic import local_path, save_whole
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
@@ -25,7 +25,7 @@ from streammiml.tell.examples import TYPICAL, Viewer, chosen_bags, examples, sub
 from streammiml.tell.explain import image_shape
 from streammiml.tell.run_record import RunRecord, read_run
 from streammiml.tell.run_summary import RunSummary, ScoredStore, summarize
-from streammiml.tell.tables import figure_columns, label_tables, metric_names
+from streammiml.tell.tables import figure_columns, label_tables, labelled_columns, metric_names
 
 PAGE = "report.html"
 MARK = b'<meta name="generator" content="streammiml report">'
@@ -65,8 +65,8 @@ def report(
     watch
         Called with the progress at the start and after each task.
     options
-        ``threads``, ``workers``, ``scheduler``, ``worker_memory``, ``block_bytes``: as in
-        :func:`~streammiml.evaluate`.
+        ``threads``, ``workers``, ``scheduler``, ``client``, ``worker_memory``, ``block_bytes``: as
+        in :func:`~streammiml.evaluate`.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def report(
     paths = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
     if not paths:
         raise StreammimlError("a report needs the folder of a run")
-    out = Path(out)
+    out = local_path(out, "pages", "file")
     check_replaceable(out)
     page = _page()
     records = [read_run(path) for path in paths]
@@ -94,6 +94,7 @@ def report(
             bags = next((run.scored.bags for run in summaries if run.scored.bags), None)
         scored = _score(record, common, image, bags, evaluate)
         summaries.append(summarize(name, record, scored))
+    labelled_names, labelled_figures = labelled_columns(summaries)
     fingerprints = {run.scored.store.fingerprint for run in summaries if run.scored.store}
     content = {
         "title": title or "Report on " + ", ".join(run.name for run in summaries),
@@ -103,6 +104,8 @@ def report(
         "score_charts": chart_sections(SCORES, summaries),
         "figures": figure_columns(summaries, others or {}),
         "metric_names": metric_names(summaries),
+        "labelled_figures": labelled_figures,
+        "labelled_names": labelled_names,
         "better": {name: metric.better for name, metric in METRICS.items()},
         "same_bags": len(fingerprints) <= 1,
         "tables": label_tables(summaries),
@@ -172,12 +175,13 @@ def _score(
             return ScoredStore(held_out)
         store, note = held_out
     shape = image_shape(image, store.n_features) if image is not None else None
-    figures = evaluate(record.model, store)
+    model = record.model.for_labels(store.label_names)
+    figures = evaluate(model, store)
     names = store.label_names or record.model.label_names
     viewer = Viewer(store, names or [str(i) for i in range(store.n_labels)], shape)
     bags = bags or chosen_bags(store, figures.subconcepts)
     # Examples come first: they set the range of brightness for all images of the page.
-    shown = examples(viewer, record.model, bags)
+    shown = examples(viewer, model, bags)
     return ScoredStore(
         note,
         store,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.json_and_toml import parse_json, parse_toml
 from streammiml.errors import StreammimlError
 from streammiml.learn.run_facts import RunFacts, read_run_facts
 from streammiml.learn.run_folder import HISTORY, RECORDS, SETTINGS
@@ -51,8 +50,8 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
             "as streammiml train makes it"
         )
     try:
-        recorded = tomllib.loads(settings.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        recorded = parse_toml(settings.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise StreammimlError(f"{settings} cannot be read: {error}") from None
     return RunRecord(
         path=path,
@@ -75,10 +74,10 @@ def _history(path: Path) -> list[dict[str, Any]]:
     entries = []
     for number, line in enumerate(lines, 1):
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             for name in _NUMBERS:
                 float(entry[name])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             if number == len(lines):
                 break
             raise StreammimlError(

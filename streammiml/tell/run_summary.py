@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig, format_size
+from streammiml.learn.run_folder import choice_reasons
 from streammiml.measure.full_evaluation import FullEvaluation
 from streammiml.tell.charts import Histogram
 from streammiml.tell.examples import Example, LabelConcepts
@@ -43,6 +44,8 @@ class RunSummary:
     """Name, value, and whether the value differs from the default."""
     command: str
     """Command that repeats the run."""
+    reasons: list[str]
+    """What trials chose before the run, and why; empty if there were none."""
 
 
 def summarize(name: str, record: RunRecord, scored: ScoredStore) -> RunSummary:
@@ -60,6 +63,7 @@ def summarize(name: str, record: RunRecord, scored: ScoredStore) -> RunSummary:
         _time(record),
         settings,
         _command(record),
+        choice_reasons(record.path),
     )
 
 

@@ -41,7 +41,7 @@ class LabelTable:
     columns: list[tuple[str, str]]
     """Name and kind of each column: ``text``, ``count`` or ``share``."""
     rows: list[list[Any]]
-    """The labels that most bags carry, at most ``MOST_LABELS`` of them."""
+    """The labels that most bags carry, at most ``MOST_LABELS`` of them; None is undefined."""
     n_labels: int
     """Number of all labels."""
 
@@ -64,24 +64,43 @@ def figure_columns(
     columns = []
     for run in runs:
         figures = run.scored.survey.figures if run.scored.survey is not None else {}
-        errors = figures.get("standard_errors", {})
-        cells = {}
-        for name in METRICS:
-            value = figures.get(name)
-            if isinstance(value, int | float):
-                # A standard error of 0 means that all bags are alike, not that the figure is exact.
-                half = NORMAL_95 * errors[name] if errors.get(name) else None
-                cells[name] = (
-                    Cell(value)
-                    if half is None
-                    else Cell(value, max(0.0, value - half), min(1.0, value + half))
-                )
-        columns.append(FigureColumn(run.name, cells))
+        columns.append(FigureColumn(run.name, _cells(figures)))
     columns += [
         FigureColumn(name, {key: Cell(float(value)) for key, value in figures.items()})
         for name, figures in others.items()
     ]
     return [FigureColumn(column.name, _marked(column, columns)) for column in columns]
+
+
+def labelled_columns(runs: Sequence[RunSummary]) -> tuple[list[str], list[FigureColumn]]:
+    """Figures of each run over the bags with labels; names of those that differ from all bags."""
+    scored = [run for run in runs if run.scored.survey is not None]
+    columns, differing = [], set()
+    for run in scored:
+        assert run.scored.survey is not None, "chosen above"
+        figures = run.scored.survey.figures
+        labelled = figures.get("labelled_bags", {})
+        columns.append(FigureColumn(run.name, _cells(labelled)))
+        differing |= {name for name, value in labelled.items() if value != figures.get(name)}
+    names = [name for name in metric_names(runs) if name in differing]
+    return names, [FigureColumn(column.name, _marked(column, columns)) for column in columns]
+
+
+def _cells(figures: Mapping[str, Any]) -> dict[str, Cell]:
+    """Figures with intervals of 95 %, by name."""
+    errors = figures.get("standard_errors", {})
+    cells = {}
+    for name in METRICS:
+        value = figures.get(name)
+        if isinstance(value, int | float):
+            # A standard error of 0 means that all bags are alike, not that the figure is exact.
+            half = NORMAL_95 * errors[name] if errors.get(name) else None
+            cells[name] = (
+                Cell(value)
+                if half is None
+                else Cell(value, max(0.0, value - half), min(1.0, value + half))
+            )
+    return cells
 
 
 def _marked(column: FigureColumn, columns: Sequence[FigureColumn]) -> dict[str, Cell]:
@@ -114,7 +133,7 @@ def _per_label(run: RunSummary) -> list[dict[str, Any]]:
 def _label_table(run: RunSummary, *, alone: bool) -> LabelTable:
     """Figures of each label for one run; the table has a title unless the run is alone."""
     rows = sorted(_per_label(run), key=lambda row: (-row["support"], row["label"]))
-    names = ("support", "predicted", "precision", "recall", "f1")
+    names = ("support", "predicted", "precision", "recall", "f1", "auc", "average_precision")
     return LabelTable(
         "" if alone else run.name,
         [
@@ -124,6 +143,8 @@ def _label_table(run: RunSummary, *, alone: bool) -> LabelTable:
             ("Precision", "share"),
             ("Recall", "share"),
             ("F1", "share"),
+            ("AUROC", "share"),
+            ("Average precision", "share"),
         ],
         [
             [_label_name(row), *(_rounded(row[name]) for name in names)]
@@ -156,5 +177,5 @@ def _label_name(row: Mapping[str, Any]) -> str:
     return str(row.get("name", row["label"]))
 
 
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else round(value, 4)
+def _rounded(value: float | None) -> float | None:
+    return round(value, 4) if isinstance(value, float) else value

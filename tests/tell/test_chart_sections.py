@@ -5,19 +5,20 @@ from types import SimpleNamespace
 import numpy as np
 
 from streammiml.measure.full_evaluation import BINS, Margins
+from streammiml.measure.probability import UNIT, Reliability
 from streammiml.tell import chart_sections
 from streammiml.tell.charts import histogram
 
 HISTORY = [{"step": 10, "loss": 2.0, "validation_loss": None}, {"step": 20, "loss": 1.0}]
 
 
-def run(name, *, history=(), margins=None, rule="dummy"):
+def run(name, *, history=(), margins=None, rule="dummy", survey=None):
     """A run, with the attributes that the sections read."""
     model = SimpleNamespace(rule=SimpleNamespace(name=rule))
     return SimpleNamespace(
         name=name,
         record=SimpleNamespace(history=list(history), model=model),
-        scored=SimpleNamespace(margins=margins),
+        scored=SimpleNamespace(margins=margins, survey=survey),
     )
 
 
@@ -46,6 +47,25 @@ def test_margin_histograms__name_runs_and_rules_where_they_matter():
     first, second = chart_sections.margin_histograms(runs).charts
     assert (first.title, second.title) == ("a", "c")
     assert first.note.endswith("This model predicts by the rule top-r instead.")
+
+
+def test_reliability_pictures__show_calibrated_models():
+    sums = Reliability(
+        np.eye(1, 15, 4, dtype=int)[0] * 10,
+        np.eye(1, 15, 4, dtype=int)[0] * 3,
+        (0,) * 4 + (3 * UNIT,) + (0,) * 10,
+    )
+    figures = {"expected_calibration_error": sums.error(), "brier_score": 0.21}
+    calibrated = SimpleNamespace(reliability=sums, figures=figures)
+    others = SimpleNamespace(reliability=None, figures={})
+    section = chart_sections.reliability_pictures(
+        [run("a", survey=calibrated), run("b", survey=others)]
+    )
+    (chart,) = section.charts
+    assert chart.title == "a"
+    assert chart.description == "probability 0.300: 30.0% carry the label"
+    assert chart.note.startswith("Expected calibration error 0.0000, Brier score 0.2100, over 10 p")
+    assert chart_sections.reliability_pictures([run("a")]).charts == []
 
 
 def test_chart_sections__without_charts_are_left_out():

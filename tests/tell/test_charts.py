@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.measure.full_evaluation import BINS, PER_UNIT, Margins
+from streammiml.measure.probability import UNIT, Reliability
 from streammiml.tell import charts
 
 
@@ -95,3 +97,24 @@ def test_margin_chart__draws_two_bars_each_and_the_threshold_last():
         assert top >= charts.TOP - 0.01
     assert threshold.attributes["x1"] == histogram.threshold
     assert (chart.description, chart.note) == (histogram.description, "note")
+
+
+def test_reliability_chart__puts_reliable_points_on_the_diagonal():
+    pairs, carried = np.zeros((2, 15), int)
+    pairs[[3, 9]], carried[[3, 9]] = 100, (25, 90)
+    total = [0] * 15
+    total[3], total[9] = 25 * UNIT, 60 * UNIT
+    chart = charts.reliability_chart("a", Reliability(pairs, carried, tuple(total)), "note")
+    diagonal, line, *dots = chart.shapes
+    ends = diagonal.attributes
+
+    def above(dot):
+        share = (dot["cx"] - ends["x1"]) / (ends["x2"] - ends["x1"])
+        return ends["y1"] + share * (ends["y2"] - ends["y1"]) - dot["cy"]
+
+    assert above(dots[0].attributes) == pytest.approx(0, abs=0.1)
+    assert above(dots[1].attributes) > 10
+    assert len(line.attributes["points"].split()) == len(dots) == 2
+    assert chart.description == (
+        "probability 0.250: 25.0% carry the label; probability 0.600: 90.0% carry the label"
+    )

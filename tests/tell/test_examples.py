@@ -8,7 +8,7 @@ from streammiml.measure.predict import predict_bags
 from streammiml.tell import examples as module
 from streammiml.tell.examples import Viewer, chosen_bags, examples, most_predicted, subconcepts
 from tests.measure.models import made_model
-from tests.stores import as_sparse, made_block
+from tests.stores import as_sparse, made_block, with_kept
 
 NAMES = ("sea", "sky", "sun", "tree")
 BLOCK = made_block(30)
@@ -75,3 +75,15 @@ def test_chosen_bags__are_typical_ones_then_ones_spread_over_the_store():
     assert bags[0] in SUMMARY.typical.bag
     counts = SUMMARY.predicted.sum(axis=1)
     assert np.all(np.diff(counts[most_predicted(SUMMARY)]) <= 0)
+
+
+def test_rows__show_kept_values_beside_key_instances():
+    block = with_kept(BLOCK)
+    bags = MemoryBags(block, n_labels=4, label_names=NAMES)
+    viewer = Viewer(bags, NAMES, None)
+    row = viewer.rows(block, 2, [1])[1]
+    coords = block.kept_of(2)["coords"][1].tolist()
+    assert f"coords {coords[0]}, {coords[1]}" in row.kept
+    assert not Viewer(BAGS, NAMES, None).rows(BLOCK, 2, [1])[1].kept
+    concepts = subconcepts(viewer, SUMMARY)
+    assert all(row.kept for concept in concepts[0].concepts for _, row in concept.typical)

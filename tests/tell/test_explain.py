@@ -3,7 +3,10 @@
 import pytest
 
 from streammiml.errors import StreammimlError
-from streammiml.tell.explain import image_shape
+from streammiml.tell.explain import explain, image_shape
+from tests.clusters import inside_client
+from tests.measure.models import made_model
+from tests.stores import made_block, write_store
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,11 @@ def test_image_shape__is_height_width_and_channels(text, n_features, shape):
 def test_image_shape__refuses_what_rows_are_not(text, message):
     with pytest.raises(StreammimlError, match=message):
         image_shape(text, 12)
+
+
+def test_explain__is_the_same_on_a_client_which_stays_open(tmp_path):
+    store = write_store(tmp_path / "x.zarr", made_block(30), n_labels=4)
+    alone = explain(made_model(), store, tmp_path / "alone", threads=1)
+    with inside_client() as client:
+        assert explain(made_model(), store, tmp_path / "out", client=client) == alone
+        assert client.status == "running"

@@ -4,16 +4,18 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 import streammiml as sm
+from streammiml.bags.kept_columns import as_texts
 from streammiml.errors import StreammimlError
 from streammiml.learn.run_facts import FactsWriter
 from tests.measure.models import made_model
 from tests.planted import planted
-from tests.stores import made_block, made_spec, write_parts, write_store
+from tests.stores import made_block, made_spec, plain, write_parts, write_store
 from tests.tell.pages import Page
 
 pytest.importorskip("jinja2", reason="pages need jinja2")
@@ -54,17 +56,60 @@ def test_report__tells_what_was_trained_and_how_it_did(folder, tmp_path):
     around = 1.959964 * figures["standard_errors"]["average_precision"]
     low, high = figures["average_precision"] - around, figures["average_precision"] + around
     assert f"{low:.4f} to {min(1, high):.4f}" in page.text
+    assert f"{figures['macro_auc']:.4f}" in page.text
+    assert "The same over the bags with labels alone." not in page.text
     assert f"{store}" in page.text
     assert "300 bags" in page.text
     assert sm.open_store(store).fingerprint in page.text
     (rows,) = page.label_rows
     want = {row["name"]: row for row in figures["per_label"]}
     assert {row[0] for row in rows} == set(EVIL)
-    for name, bags, predicted, precision, recall, f1 in rows:
+    columns = ("precision", "recall", "f1", "auc", "average_precision")
+    for name, bags, predicted, *shares in rows:
         row = want[name]
         assert [bags, predicted] == [row["support"], row["predicted"]]
-        assert [precision, recall, f1] == [round(row[k], 4) for k in ("precision", "recall", "f1")]
+        assert shares == [round(row[column], 4) for column in columns]
     assert [row[1] for row in rows] == sorted((row[1] for row in rows), reverse=True)
+
+
+def test_report__shows_figures_over_labelled_bags_and_labels_of_no_bag(folder, tmp_path):
+    """Label 4 is in no bag, and some bags have no label."""
+    block = plain(made_block(40, n_features=6))
+    store = write_store(tmp_path / "bare.zarr", block, label_names=EVIL)
+    page = page_of(sm.report(folder / "run", tmp_path / "p.html", store=store))
+    figures = sm.evaluate(folder / "run", store)
+    beside = figures["labelled_bags"]
+    assert beside["n_bags"] < figures["n_bags"]
+    assert "The same over the bags with labels alone." in page.text
+    assert beside["average_precision"] != figures["average_precision"]
+    assert f"{beside['average_precision']:.4f}" in page.text
+    (rows,) = page.label_rows
+    assert next(row for row in rows if row[0] == EVIL[4])[-2:] == [None, None]
+    assert '<td class="number">–</td>' in page.raw
+
+
+def test_report__shows_the_reliability_of_a_calibrated_model(tmp_path):
+    made_run(tmp_path, calibrate="platt")
+    store = tmp_path / "x.zarr"
+    page = page_of(sm.report(tmp_path / "run", tmp_path / "p.html", store=store))
+    figures = sm.evaluate(tmp_path / "run", store)
+    assert "Reliability of the probabilities" in page.text
+    error, brier = figures["expected_calibration_error"], figures["brier_score"]
+    assert (
+        f"Expected calibration error {error:.4f}, Brier score {brier:.4f}, over 1,500" in page.text
+    )
+    made_run(tmp_path, name="plain")
+    plain = page_of(sm.report(tmp_path / "plain", tmp_path / "q.html", store=store))
+    assert "Reliability" not in plain.text
+
+
+def test_report__says_what_was_tried_before_training(tmp_path):
+    made_run(tmp_path)
+    reasons = {"chosen": {"reasons": ["0.1 lift <none>, chosen"]}}
+    (tmp_path / "run" / "choice.json").write_text(json.dumps(reasons))
+    page = sm.report(tmp_path / "run", tmp_path / "page.html").read_text("utf-8")
+    assert "What was tried before training" in page
+    assert "0.1 lift &lt;none&gt;, chosen" in page
 
 
 def test_report__escapes_everything_and_fetches_nothing(folder, tmp_path):
@@ -81,6 +126,17 @@ def test_report__escapes_everything_and_fetches_nothing(folder, tmp_path):
     assert all(re.match(r"#|data:", address) for address in page.addresses)
     assert "default-src 'none'" in page.raw
     assert not re.search(r"@import|url\(", page.raw)
+
+
+def test_report__shows_kept_values_beside_key_instances(folder, tmp_path):
+    block = planted(300)
+    notes = as_texts(f"<i>note {row}</i>" for row in range(block.n_rows))
+    path = tmp_path / "kept.zarr"
+    write_store(path, replace(block, kept={"note": notes}), label_names=EVIL)
+    page = page_of(sm.report(folder / "run", tmp_path / "p.html", store=path))
+    assert len(re.findall(r"note <i>note \d+</i>", page.text)) > 10
+    plain = page_of(sm.report(folder / "run", tmp_path / "q.html", store=folder / "x.zarr"))
+    assert "note <i>" not in plain.text
 
 
 def test_report__the_command_it_prints_gives_the_same_model(folder, tmp_path):

@@ -1,5 +1,6 @@
 """The summary of a run: the command repeats it, and shares of time add up."""
 
+import json
 from pathlib import Path
 
 from streammiml.config import TrainConfig
@@ -51,3 +52,11 @@ def test_facts_and_speed__come_from_the_history():
     assert speed["Steps per second"] == "50"
     assert speed["Rows per second, maximum between two looks"] == "300"
     assert speed["MB of bags per second, maximum between two looks"] == "2.0"
+
+
+def test_reasons__are_those_that_the_run_folder_records(tmp_path):
+    chosen = {"chosen": {"reasons": ["epochs = 7", "0.1 lift none, chosen"]}}
+    (tmp_path / "choice.json").write_text(json.dumps(chosen))
+    record = RunRecord(path=tmp_path, settings={}, history=[], origin=None, model=None)
+    assert summarize("run", record, ScoredStore("none")).reasons == chosen["chosen"]["reasons"]
+    assert summary().reasons == []
