@@ -171,3 +171,70 @@ def test_predictions__of_the_command_line_are_what_the_example_reads(trained, tm
     words = ["predict", str(trained / "run"), str(trained / "x.zarr"), str(tmp_path / "out")]
     assert command(words) == 0
     assert example("read_predictions", tmp_path / "out", cwd=tmp_path)
+
+
+def test_heat_map__shows_each_tile_where_it_lies(trained, tmp_path):
+    images = pytest.importorskip("matplotlib.image", reason="the picture is drawn by matplotlib")
+    n_features = sm.open_store(trained / "x.zarr").n_features
+    features = np.random.default_rng(0).normal(size=(11, n_features)).astype(np.float32)
+    # Two rows of six tiles, of which the last is missing, in any order.
+    places = np.random.default_rng(1).permutation(11)
+    coordinates = np.column_stack([places % 6 * 256 + 100, places // 6 * 256 + 700])
+    np.savez(tmp_path / "slide.npz", features=features, coordinates=coordinates)
+    words = [trained / "run", tmp_path / "slide.npz", tmp_path / "map.png", "--label", "sky"]
+    output = example("heat_map", *words, cwd=tmp_path)
+    scores = sm.row_scores(trained / "run", features, "sky")
+    best = int(scores[0][:, 0].argmax())
+    x, y = coordinates[best].tolist()
+    assert output.startswith(f"sky: {scores.above_dummy.mean():.1%} of 11 tiles above")
+    assert output.strip().endswith(f"most at {x}, {y}")
+    picture = images.imread(tmp_path / "map.png")[4::8, 4::8]
+    assert picture.shape == (2, 6, 4)
+    assert (picture[..., 3] == 0).tolist() == [[False] * 6, [False] * 5 + [True]]
+    red_over_blue = picture[places // 6, places % 6, 0] - picture[places // 6, places % 6, 2]
+    above = scores.above_dummy[:, 0]
+    assert 0 < above.sum() < 11
+    assert (red_over_blue[above] >= red_over_blue[~above].max()).all()
+
+
+# Other programs that watch a run; tested where they are installed.
+
+
+@pytest.fixture(scope="module")
+def planted_store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("planted") / "x.zarr"
+    write_store(path, planted(300), label_names=NAMES)
+    return path
+
+
+def test_track_with_mlflow__records_settings_curves_and_model(planted_store, tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    records = f"sqlite:///{tmp_path}/records.db"
+    words = [planted_store, "run", "--epochs=12"]
+    said = example("track_with_mlflow", *words, cwd=tmp_path, MLFLOW_TRACKING_URI=records)
+    mlflow.set_tracking_uri(records)
+    client = mlflow.tracking.MlflowClient()
+    (run,) = client.search_runs(["0"])
+    assert run.data.params["epochs"] == "12"
+    assert f"ranking loss {run.data.metrics['ranking_loss_of_store']:.4f}" in said
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "loss")]
+    lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    assert steps == [json.loads(line)["step"] for line in lines]
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["model.safetensors"]
+
+
+def test_track_with_wandb__records_curves_and_result(planted_store, tmp_path):
+    pytest.importorskip("wandb")
+    words = [planted_store, "run", "--epochs=12"]
+    said = example("track_with_wandb", *words, cwd=tmp_path, WANDB_MODE="offline")
+    assert re.search(r"^Model\(.*ranking loss 0\.\d+$", said, re.MULTILINE)
+    assert list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
+
+
+def test_search_with_optuna__writes_settings_that_train_takes(planted_store, tmp_path):
+    pytest.importorskip("optuna")
+    said = example("search_with_optuna", planted_store, "best.toml", "--trials=8", cwd=tmp_path)
+    assert float(re.search(r"ranking loss ([0-9.]+)", said)[1]) < 0.5
+    assert re.search(r"\d of 8 ended early", said)
+    options = ["--config", str(tmp_path / "best.toml"), "--epochs=1", "--preset=plain"]
+    assert command(["train", str(planted_store), str(tmp_path / "run"), *options]) == 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 
 from streammiml._base.platform import usable_memory
 from streammiml.bags.block import BagBlock
-from streammiml.bags.fingerprint import digests_of
+from streammiml.bags.kept_columns import Kept, KeptColumn, kept_arrays
 from streammiml.bags.store import open_store
 from streammiml.bags.validate import clean
 from streammiml.bags.verify import scan_bags
@@ -25,7 +27,6 @@ from streammiml_tools.convert.plan import ConversionPlan, ConvertConfig, new_pla
 from streammiml_tools.convert.sources import find_sources
 from streammiml_tools.convert.split_and_filter import shaped
 from streammiml_tools.convert.verb import with_label_file
-from streammiml_tools.readers import reader_of
 from streammiml_tools.readers.base import SourceOptions
 
 
@@ -47,6 +48,12 @@ class Comparison:
     def is_same(self) -> bool:
         """Whether nothing differs."""
         return not self.different and not self.surplus
+
+
+def digests_of(block: BagBlock) -> NDArray[np.uint64]:
+    """Digest of each bag; the compiler is loaded for the first one."""
+    digests: NDArray[np.uint64] = import_module("streammiml.bags.fingerprint").digests_of(block)
+    return digests
 
 
 def compare(
@@ -87,7 +94,7 @@ def _check_kind(bags: Bags, plan: ConversionPlan) -> None:
         raise StoreError(
             f"{bags.name} has {bags.n_features:,} features, the source {plan.scan.n_features:,}"
         )
-    names = plan.scan.label_names
+    names = plan.spec.label_names
     if names is not None and bags.label_names is not None and list(names) != bags.label_names:
         raise StoreError(
             f"{bags.name} has other label names than the source, or another order of labels; "
@@ -102,6 +109,8 @@ class _Source:
         self._plan = plan
         self._with_row_labels = plan.scan.row_labels and bags.has_row_labels
         self.has_ids = plan.scan.bag_ids
+        kept = {column.name for column in plan.scan.kept}
+        self.kept = tuple(column for column in bags.kept_columns if column.name in kept)
         self.spec = replace(
             plan.spec,
             dtype=bags.dtype,
@@ -109,24 +118,30 @@ class _Source:
             label_names=None,
             row_labels=self._with_row_labels,
             empty_bags="drop",
+            kept=self.kept,
         )
 
     def blocks(self) -> Iterator[BagBlock]:
         """Yield all bags that have rows, in order."""
         plan = self._plan
         for span in plan.scan.spans:
-            for block in reader_of(plan.reader).read(span, plan.scan, plan.options):
-                bags = shaped(block, sparse=plan.sparse)
+            where = span.path.split("\0")[0]
+            for block in plan.read(span):
+                bags = shaped(plan.known(block, where).block, sparse=plan.sparse)
                 if not self._with_row_labels:
                     bags = replace(bags, row_labels=None)
-                yield clean(bags, self.spec, span.path.split("\0")[0])[0]
+                kept = {column.name: bags.kept[column.name] for column in self.kept}
+                bags = replace(bags, kept=kept)
+                yield clean(bags, self.spec, where)[0]
 
 
 class _Stored:
     """Reads the bags of a store from the first to the last, any number at a time."""
 
-    def __init__(self, bags: Bags, *, row_labels: bool, ids: bool) -> None:
-        self._bags, self._row_labels = bags, row_labels
+    def __init__(
+        self, bags: Bags, *, row_labels: bool, ids: bool, kept: Sequence[KeptColumn]
+    ) -> None:
+        self._bags, self._row_labels, self._kept = bags, row_labels, kept
         self._ids = ids and bags.has_bag_ids
         self.at = 0
 
@@ -138,14 +153,15 @@ class _Stored:
     def take(self, count: int) -> BagBlock:
         """Read the next ``count`` bags."""
         start, self.at = self.at, self.at + count
-        block = self._bags.read(start, self.at)
+        block = self._bags.read(start, self.at, kept=bool(self._kept))
+        block = replace(block, kept={column.name: block.kept[column.name] for column in self._kept})
         if not self._row_labels:
             block = replace(block, row_labels=None)
         return replace(block, bag_ids=self._bags.bag_ids(start, self.at) if self._ids else None)
 
 
 def _in_order(bags: Bags, source: _Source) -> Comparison:
-    stored = _Stored(bags, row_labels=source.spec.row_labels, ids=source.has_ids)
+    stored = _Stored(bags, row_labels=source.spec.row_labels, ids=source.has_ids, kept=source.kept)
     n_bags = same = different = 0
     first: str | None = None
     for block in source.blocks():
@@ -168,14 +184,39 @@ def _in_order(bags: Bags, source: _Source) -> Comparison:
 
 
 def _differing(in_store: BagBlock, in_source: BagBlock) -> NDArray[np.int64]:
-    """Return the bags whose digests or ids differ."""
+    """Return the bags whose digests, ids or kept columns differ."""
     if not len(in_store):
         return np.empty(0, np.int64)
     wrong = (digests_of(in_store) != digests_of(in_source)).any(axis=1)
     if in_store.bag_ids is not None and in_source.bag_ids is not None:
         pairs = zip(in_store.bag_ids, in_source.bag_ids, strict=True)
         wrong |= np.array([name != source_name for name, source_name in pairs])
+    if in_store.kept:
+        for bag in np.flatnonzero(~wrong).tolist():
+            wrong[bag] = bool(_other_kept(in_store, in_source, bag))
     return np.flatnonzero(wrong)
+
+
+def _other_kept(in_store: BagBlock, in_source: BagBlock, bag: int) -> str:
+    """Name of the first kept column with other values; empty if there is none."""
+    source_kept = in_source.kept_of(bag)
+    for name, values in in_store.kept_of(bag).items():
+        if _kept_bytes({name: values}) != _kept_bytes({name: source_kept[name]}):
+            return name
+    return ""
+
+
+def _kept_bytes(kept: Kept) -> bytes:
+    """Bytes of kept columns: equal if, and only if, the values are."""
+    arrays = kept_arrays(kept)
+    return b"".join(arrays[name].tobytes() for name in sorted(arrays))
+
+
+def _keys(block: BagBlock) -> Iterator[bytes]:
+    """Yield a key for each bag: its digest, and a hash of its kept columns."""
+    for bag, digest in enumerate(digests_of(block)):
+        kept = hashlib.blake2b(_kept_bytes(block.kept_of(bag)), digest_size=8).digest()
+        yield digest.tobytes() + (kept if block.kept else b"")
 
 
 def _named(block: BagBlock, bag: int, before: int) -> str:
@@ -204,7 +245,9 @@ def difference(in_store: BagBlock, in_source: BagBlock, bag: int) -> str:
             f"has {rows[row, column]} in row {row}, feature {column} in the store and "
             f"{source_rows[row, column]} in the source ({int(unequal.sum())} values differ)"
         )
-    return "has other row labels in the store than in the source"
+    name = _other_kept(in_store, in_source, bag) if in_store.kept else ""
+    what = f"values of {name!r}" if name else "row labels"
+    return f"has other {what} in the store than in the source"
 
 
 def _short(labels: list[Any]) -> str:
@@ -213,17 +256,15 @@ def _short(labels: list[Any]) -> str:
 
 def _unordered(bags: Bags, source: _Source, subset: bool) -> Comparison:
     """Compare by digests of the bags. Each bag of the store takes 16 bytes of memory."""
-    stored = _Stored(bags, row_labels=source.spec.row_labels, ids=False)
+    stored = _Stored(bags, row_labels=source.spec.row_labels, ids=False, kept=source.kept)
     unmatched: Counter[bytes] = Counter()
     step = max(1, scan_bags(bags))
     while stored.left:
-        for digest in digests_of(stored.take(min(step, stored.left))):
-            unmatched[digest.tobytes()] += 1
+        unmatched.update(_keys(stored.take(min(step, stored.left))))
     n_bags = same = different = 0
     first: str | None = None
     for in_source in source.blocks():
-        for bag, digest in enumerate(digests_of(in_source)):
-            key = digest.tobytes()
+        for bag, key in enumerate(_keys(in_source)):
             if unmatched[key] > 0:
                 unmatched[key] -= 1
                 same += 1

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
@@ -27,7 +28,7 @@ from streammiml_tools.convert.plan import (
     refuse_existing,
     targets_of,
 )
-from streammiml_tools.convert.runner import StageRunner, Watch, may_pass
+from streammiml_tools.convert.progress import Watch
 from streammiml_tools.convert.sources import (
     FileRecord,
     Sources,
@@ -35,8 +36,10 @@ from streammiml_tools.convert.sources import (
     find_sources,
     records_of,
 )
-from streammiml_tools.convert.tasks import Facts
 from streammiml_tools.readers.base import SourceError, SourceOptions
+
+if TYPE_CHECKING:
+    from streammiml_tools.convert.tasks import Facts
 
 WARN_BYTES = 16 << 20
 """Warn of a source that must be loaded as a whole if it takes more memory than this."""
@@ -64,6 +67,8 @@ class Converted:
                 "empty_bags": facts["empty"],
                 "without_label": facts["unwanted"],
                 "beyond_limit": facts["over"],
+                "unknown_labels": facts["unknown_labels"],
+                "with_unknown_labels": facts["with_unknown"],
             },
             "seconds": round(self.seconds, 3),
             "stores": [{"path": store.name, **describe(store)} for store in self.stores],
@@ -78,6 +83,7 @@ def convert(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
+    client: Any = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Converted:
@@ -86,7 +92,7 @@ def convert(
     Parameters
     ----------
     sources
-        Files, folders, globs or stores, all of one format.
+        Files, folders, globs, URLs or stores, all of one format.
     store
         Folder or URL. Its suffix, ``.zarr`` or ``.parquet``, decides the backend. With a split,
         ``corpus.zarr`` becomes ``corpus-train.zarr`` and so on.
@@ -98,6 +104,9 @@ def convert(
         Number of processes of a local cluster that read and write parts.
     scheduler
         Address of a running Dask scheduler to use instead. Its workers must see the same files.
+    client
+        A ``distributed.Client``, which is used and stays open, or a Dask cluster object. Its
+        workers must see the same files.
     watch
         Called with the progress after every task.
     say
@@ -112,24 +121,26 @@ def convert(
     with ExitStack() as stack:
         folder = stack.enter_context(ConversionFolder(destination))
         pool = None
-        if workers is not None or scheduler is not None:
-            pool = stack.enter_context(
-                open_pool(PoolOptions(workers=workers, scheduler=scheduler), relief="--memory")
-            )
+        if workers is not None or scheduler is not None or client is not None:
+            pool_options = PoolOptions(workers=workers, scheduler=scheduler, client=client)
+            pool = stack.enter_context(open_pool(pool_options, relief="--memory"))
         plan, records = _open_plan(folder, files, destination, settings, options, pool)
         for warning in _warnings(plan, files):
             (say or _ignore)(warning)
-        runner = StageRunner(plan, folder, pool, watch)
+        # Loaded late: the compiler takes longer to load than a refusal or a warning may take.
+        running = import_module("streammiml_tools.convert.runner")
+        runner = running.StageRunner(plan, folder, pool, watch)
         stack.callback(runner.close)
         try:
             facts = runner.run()
         except SourceError as error:
             # Only another source or other options can help, so the finished parts are useless.
             # Do not discard them under a scheduler: its workers may still be writing.
-            if scheduler is None and not may_pass(error):
+            is_outside = scheduler is not None or client is not None
+            if not is_outside and not running.may_pass(error):
                 folder.discard()
             raise
-        change = change_of(records, records_of(files.paths))
+        change = change_of(records, records_of(files.watched))
         if change is not None:
             raise SourceError(
                 f"{change} during the conversion; remove {folder.folder} and run again"
@@ -150,6 +161,9 @@ def _warnings(plan: ConversionPlan, files: Sources) -> Iterator[str]:
         yield f"{files.paths[0]} is loaded into memory as a whole: {size}"
     for path in files.left_out[:10]:
         yield f"{path} is skipped: no reader knows its format"
+    yield from plan.scan.warnings
+    if plan.label_map is not None and plan.label_map.note is not None:
+        yield plan.label_map.note
     if any(plan.folder.glob("facts-*/*.json")):
         yield f"resuming the conversion to {plan.destination}"
 
@@ -163,7 +177,7 @@ def _open_plan(
     pool: Pool | None,
 ) -> tuple[ConversionPlan, list[FileRecord]]:
     """Return the plan of the conversion to resume, or a new plan, and records of the sources."""
-    records = records_of(files.paths)
+    records = records_of(files.watched)
     n_processes = 1 if pool is None else pool.n_threads
     options = replace(options, limits=limits_of(settings, options, n_processes))
     plan = folder.load_plan(files, options, settings)

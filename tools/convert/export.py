@@ -7,6 +7,7 @@ order of the names is then written to a second file, one name a line, for ``conv
 from __future__ import annotations
 
 import os
+import shlex
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,14 +24,18 @@ from cyclopts import Parameter
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from streammiml._base.atomic import free_bytes, sync_file, sync_folder
+from streammiml._base.atomic import free_bytes, local_path, sync_file, sync_folder
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import TEXT, KeptColumn, plain_values
 from streammiml.bags.store import open_store
 from streammiml.bags.verify import scan_bags
 from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
+from streammiml.model import MODEL_FILE, Model, load_model
 from streammiml_tools.convert.split_and_filter import shaped
+from streammiml_tools.readers.base import ExtraModule
 
+ONNX = ExtraModule("streammiml_tools.convert.onnx_model", extra="onnx", packages=("onnx",))
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CSV_FEATURES = 1 << 16
 """Upper limit of features that become columns of CSV."""
@@ -53,7 +58,7 @@ def export(
     ``.zst``, or ``.npz``.
     """
     bags = store if isinstance(store, Bags) else open_store(store)
-    path = Path(out)
+    path = local_path(out, "files of a store", "file")
     compression = COMPRESSIONS.get(path.suffix)
     kind = (path.with_suffix("") if compression else path).suffix
     if kind not in WRITERS or (kind == ".npz" and compression):
@@ -61,8 +66,6 @@ def export(
         raise StreammimlError(
             f"{path}: the suffix must be one of {known}; text also with .gz or .zst"
         )
-    if not path.absolute().parent.is_dir():
-        raise StreammimlError(f"{path} cannot be written: there is no folder {path.parent}")
     _refuse_unwritable(path)
     labels_path = _labels_path(path) if _needs_labels(bags, kind) else None
     existing = [path] if path.exists() else []
@@ -77,6 +80,25 @@ def export(
     with _replacing(labels_path) as partial_path, partial_path.open("w", encoding="utf-8") as file:
         file.writelines(_label_lines(bags))
     return [path, labels_path]
+
+
+def export_model(model: str | os.PathLike[str] | Model, out: str | os.PathLike[str]) -> Path:
+    """Write a model as an ONNX file, whole or not at all, and return its path.
+
+    ``model`` is a model, or the path of a run folder or model file. The module ``onnx_model``
+    describes the inputs and outputs of the graph.
+    """
+    path = local_path(out, "models", "file")
+    if path.suffix != ".onnx":
+        raise StreammimlError(f"{path}: a model is written as .onnx; give the file this suffix")
+    _refuse_unwritable(path)
+    if path.exists():
+        raise StreammimlError(f"{path} exists already; remove it or choose another name")
+    graphs = ONNX.loaded(str(path))
+    content = graphs.onnx_bytes(model if isinstance(model, Model) else load_model(model))
+    with _replacing(path) as partial_path:
+        partial_path.write_bytes(content)
+    return path
 
 
 def _label_lines(bags: Bags) -> Iterator[str]:
@@ -117,6 +139,8 @@ def _partial(path: Path) -> Path:
 
 def _refuse_unwritable(path: Path) -> None:
     """Refuse a folder in which no file can be created, before bags are read."""
+    if not path.absolute().parent.is_dir():
+        raise StreammimlError(f"{path} cannot be written: there is no folder {path.parent}")
     try:
         _partial(path).open("wb").close()
         _partial(path).unlink()
@@ -124,6 +148,11 @@ def _refuse_unwritable(path: Path) -> None:
         raise StoreError(
             f"{path} cannot be written: {error.strerror or error}; choose another folder"
         ) from error
+
+
+def _is_model(path: str) -> bool:
+    """Whether a path is that of a model file or of a run folder with a model."""
+    return path.endswith(".safetensors") or (Path(path) / MODEL_FILE).is_file()
 
 
 @contextmanager
@@ -221,6 +250,9 @@ def records(
         if block.row_labels is not None:
             row_labels = block.row_labels[start:stop].tolist()
             record["instance_labels"] = [names[i] if i >= 0 else None for i in row_labels]
+        if block.kept:
+            kept = block.kept_of(bag)
+            record["kept"] = {name: plain_values(values) for name, values in kept.items()}
         yield record
 
 
@@ -251,6 +283,7 @@ def _write_csv(
     features = _feature_columns(bags)
     fields = [pa.field("bag", pa.string())]
     fields += [pa.field("row_label", pa.string())] if bags.has_row_labels else []
+    fields += _kept_fields(bags, features)
     floats = bags.dtype.startswith("float")
     kind = pa.float64() if floats else pa.from_numpy_dtype(bags.dtype)
     fields += [pa.field(name, kind) for name in features]
@@ -296,6 +329,49 @@ def _feature_columns(bags: Bags) -> list[str]:
     return [f"f{i}" for i in range(bags.n_features)]
 
 
+def _kept_fields(bags: Bags, features: list[str]) -> list[pa.Field]:
+    """Return a field for each number of a kept column in a row, or for its text."""
+    fields = []
+    for column in bags.kept_columns:
+        kind = pa.string() if column.dtype == TEXT else pa.float64()
+        if column.dtype not in (TEXT, "float16", "float32", "float64"):
+            kind = pa.from_numpy_dtype(column.dtype)
+        fields += [pa.field(name, kind) for name in kept_names(column)]
+    names = [*features, *RESERVED, *(field.name for field in fields)]
+    twice = next((name for name in names if names.count(name) > 1), None) if fields else None
+    if twice is not None:
+        raise StreammimlError(
+            f"{bags.name}: a kept column would have the name {twice!r} of another column; export "
+            "to .jsonl or .npz"
+        )
+    return fields
+
+
+def kept_names(column: KeptColumn) -> list[str]:
+    """Return the columns of CSV for a kept column: ``coords_0`` and so on if a row has several."""
+    if column.width == 1:
+        return [column.name]
+    return [f"{column.name}_{i}" for i in range(column.width)]
+
+
+def _kept_arrays(bags: Bags, block: BagBlock) -> Iterator[pa.Array]:
+    for column in bags.kept_columns:
+        values = block.kept[column.name]
+        if column.dtype != TEXT:
+            numbers = values.reshape(len(values), column.width)
+            numbers = numbers if column.dtype == "float64" else exact(numbers)
+            yield from (pa.array(np.ascontiguousarray(numbers[:, i])) for i in range(column.width))
+            continue
+        texts = values.tolist()
+        if any(mark in text for text in texts for mark in "\r\n"):
+            raise StreammimlError(
+                f"{bags.name}: a text of {column.name!r} has a line break, which no line of CSV "
+                "can hold; export to .jsonl"
+            )
+        _refuse_formulas(bags, f"text of {column.name!r}", texts)
+        yield pa.array(texts, pa.string())
+
+
 def _table(bags: Bags, block: BagBlock, separator: str, schema: pa.Schema) -> pa.Table:
     names = _label_texts(bags)
     rows = shaped(block, sparse=False).rows
@@ -320,6 +396,7 @@ def _table(bags: Bags, block: BagBlock, separator: str, schema: pa.Schema) -> pa
         labels, inverse = np.unique(block.row_labels, return_inverse=True)
         texts = [str(names[label]) if label >= 0 else "" for label in labels.tolist()]
         columns.append(pa.array(np.array(texts, object)[inverse], pa.string()))
+    columns += _kept_arrays(bags, block)
     columns += [pa.array(np.ascontiguousarray(values[:, i])) for i in range(values.shape[1])]
     columns.append(pa.array(label_lists, pa.string()).take(pa.array(bag_of_row)))
     return pa.table(columns, schema=schema)
@@ -358,6 +435,8 @@ def _write_npz(bags: Bags, path: Path, compression: str | None, separator: str) 
                 put(name, array.dtype, array.shape, iter([array]))
         if bags.has_row_labels:
             _put_blocks(put, bags, "row_labels", "int32", (bags.n_rows,), lambda b: b.row_labels)
+        for column in bags.kept_columns:
+            _put_kept(put, bags, column)
         if bags.has_bag_ids:
             longest = max(len(name) for a, b in _ranges(bags) for name in bags.bag_ids(a, b))
             dtype = np.dtype(f"<U{max(longest, 1)}")
@@ -393,6 +472,20 @@ def _put_blocks(
     put: Put, bags: Bags, name: str, dtype: str, shape: tuple[int, ...], array: Callable[..., Any]
 ) -> None:
     put(name, np.dtype(dtype), shape, (array(block) for block in bags.blocks(scan_bags(bags))))
+
+
+def _put_kept(put: Put, bags: Bags, column: KeptColumn) -> None:
+    """Write a kept column; NumPy pads texts to the length of the longest."""
+    dtype = column.dtype
+    shape: tuple[int, ...] = (bags.n_rows,)
+    if dtype == TEXT:
+        texts = (bags.kept(a, b)[column.name].tolist() for a, b in _ranges(bags))
+        longest = max((len(text) for part in texts for text in part), default=0)
+        dtype = f"<U{max(longest, 1)}"
+    elif column.width > 1:
+        shape = (bags.n_rows, column.width)
+    values = (bags.kept(a, b)[column.name] for a, b in _ranges(bags))
+    put(column.array, np.dtype(dtype), shape, values)
 
 
 def _sparse(block: BagBlock) -> SparseRows:
@@ -442,18 +535,25 @@ def export_verb(
     *,
     label_separator: Annotated[str, Parameter(allow_leading_hyphen=True)] = ";",
 ) -> None:
-    """Write all bags of a store to one file that other programs read.
+    """Write all bags of a store, or a model, to one file that other programs read.
+
+    An ONNX file takes the rows of some bags, and the number of each row's bag (all 0 for one bag);
+    it gives the scores of rows and bags, the dummy label's score, and which labels are predicted.
 
     Parameters
     ----------
     store
-        Folder or URL.
+        Folder or URL of a store; or a run folder or model file.
     out
-        File to write: .jsonl, .csv, .tsv (also with .gz or .zst), or .npz. Names that a spreadsheet
-        would take for formulas are refused in CSV and TSV.
+        File to write: .jsonl, .csv, .tsv (also with .gz or .zst), or .npz for a store, .onnx for a
+        model. Names that a spreadsheet would take for formulas are refused in CSV and TSV.
     label_separator
         Character between the labels of a bag in CSV.
     """
+    if out.suffix == ".onnx" or _is_model(store):
+        path = export_model(store, out)
+        print(f"{path}: {path.stat().st_size:,} bytes; inputs are rows and bag")
+        return
     bags = open_store(store)
     path, *others = export(bags, out, label_separator=label_separator)
     print(f"{path}: {bags.n_bags:,} bags, {bags.n_rows:,} rows, {path.stat().st_size:,} bytes")
@@ -461,3 +561,7 @@ def export_verb(
         print(f"{labels_path}: the labels in their order; give this file to convert as --labels")
     if bags.sparse and path.suffix != ".npz":
         print(f"rows are sparse: give --n-features {bags.n_features} to convert")
+    if bags.kept_columns and {".csv", ".tsv"} & {*path.suffixes}:
+        names = [name for column in bags.kept_columns for name in kept_names(column)]
+        options = " ".join(f"--keep {shlex.quote(name)}" for name in names)
+        print(f"kept columns are among the columns: give {options} to convert")

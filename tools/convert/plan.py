@@ -11,33 +11,45 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
 from streammiml._base.atomic import FolderLock, free_bytes, write_atomically
+from streammiml._base.json_and_toml import parse_json
+from streammiml.bags.block import BagBlock
+from streammiml.bags.file_errors import writing
+from streammiml.bags.kept_columns import KeptColumn
 from streammiml.bags.layout import CHUNK_BYTES, CODECS, ROW_DTYPES
 from streammiml.bags.location import SCHEMES, LocalFolder, open_location
 from streammiml.bags.staging import staging_for
 from streammiml.bags.validate import StoreSpec, backend_of
-from streammiml.bags.writer import writing
 from streammiml.config import check_whole, format_size, parse_size
 from streammiml.errors import StoreError, StreammimlError, unknown
+from streammiml_tools.convert.label_map import LabelMap, MappedBags, label_map, options_of_source
 from streammiml_tools.convert.sources import FileRecord, Sources, change_of, records_of
 from streammiml_tools.convert.split_and_filter import Split
+from streammiml_tools.readers import reader_module, reader_of
 from streammiml_tools.readers.base import (
+    BESIDE,
+    NONE,
     SPAN_BYTES,
     Limits,
+    Reader,
     Scan,
     SourceError,
     SourceOptions,
     Span,
 )
+from streammiml_tools.readers.label_table import BagLabels, load_label_table, no_ids
+from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.remote_files import keep_files_for
 
 VERSION = 1
 PLAN = "plan.json"
@@ -45,9 +57,17 @@ HELD_SPANS = 8
 """Upper limit of spans that a process holds at once: read, joined, converted, and read ahead."""
 LEAST_SPAN = 64 << 10
 """Least size of a span, in bytes."""
-GROWTH = {".gz": 64, ".zst": 64, ".parquet": 8, ".arrow": 8, ".feather": 8, ".ipc": 8}
+GROWTH = {
+    **dict.fromkeys((".gz", ".zst", ".tgz"), 64),
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc", ".tar"), 8),
+}
 """By which factor a compressed file is expected to grow when it is decompressed. If it grows more,
 its parts become larger (see ``slot_bytes``). More than 3.75 times the expected size is refused."""
+KEEPING = ("files", "csv", "arrow", "store")
+"""Readers that take ``--keep``."""
+ID_COLUMNS = ("csv", "arrow", "jsonl")
+"""Readers for which ``--bag-column`` names a column of the source, as it does of the table of
+``--bag-labels``; the others know the ids of their bags."""
 PLAIN_GROWTH = 4
 """The same factor for files that are not compressed."""
 
@@ -154,6 +174,8 @@ class ConversionPlan:
         self.destination, self.reader, self.scan = destination, reader, scan
         self.options, self.settings = options, settings
         self.folder = work_folder(destination)
+        # Workers of a cluster may know files under URLs from an earlier conversion.
+        self._session = uuid4().hex
 
     @cached_property
     def targets(self) -> tuple[Target, ...]:
@@ -171,8 +193,20 @@ class ConversionPlan:
         return self.scan.sparse if self.options.sparse is None else self.options.sparse
 
     @cached_property
+    def label_map(self) -> LabelMap | None:
+        """The numbers of labels that change, as ``--unknown-labels`` drops or appends labels."""
+        return label_map(self.scan, self.options, self.scan.spans[0].path.split(BESIDE)[0])
+
+    @cached_property
     def spec(self) -> StoreSpec:
         """The specification of every store."""
+        if self.label_map is None:
+            return self.source_spec
+        return replace(self.source_spec, label_names=self.label_map.names, n_labels=None)
+
+    @cached_property
+    def source_spec(self) -> StoreSpec:
+        """The specification of a store with the labels of the source."""
         scan, settings = self.scan, self.settings
         return StoreSpec(
             n_features=scan.n_features,
@@ -186,6 +220,7 @@ class ConversionPlan:
             codec=settings.codec,
             chunk_bytes=parse_size(settings.chunk_bytes, option="chunk_bytes"),
             empty_bags=settings.empty_bags,
+            kept=scan.kept,
         )
 
     @cached_property
@@ -204,10 +239,36 @@ class ConversionPlan:
         return self.parts[-1].stop if self.parts else 0
 
     @cached_property
+    def reading(self) -> SourceOptions:
+        """The options that the reader gets; it knows nothing of the table of ``--bag-labels``."""
+        return reading_options(self.options, reader_of(self.reader))
+
+    @cached_property
+    def label_table(self) -> BagLabels | None:
+        """The table of ``--bag-labels``; each process loads it once."""
+        if self.options.bag_labels is None:
+            return None
+        return load_label_table(self.options.bag_labels, options_of_source(self.options))
+
+    def read(self, span: Span) -> Iterator[BagBlock]:
+        """Yield the bags of a span, with the labels of the table if there is one."""
+        keep_files_for(self._session)
+        for block in reader_of(self.reader).read(span, self.scan, self.reading):
+            if self.label_table is None:
+                yield block
+            else:
+                yield self.label_table.labelled(block, span.path.split(BESIDE)[0])
+
+    def known(self, block: BagBlock, where: str) -> MappedBags:
+        """Return the bags with the label numbers of the store, and counts of dropped labels."""
+        if self.label_map is None:
+            return MappedBags(block, 0, 0)
+        return self.label_map.apply(block, where)
+
+    @cached_property
     def wanted_labels(self) -> list[int]:
         """Numbers of the labels of ``--where-label``."""
-        names = self.scan.label_names
-        count = len(names) if names is not None else self.scan.n_labels
+        names, count = self.spec.label_names, self.spec.labels_known
         return [_label_number(label, names, count) for label in self.settings.where_label]
 
     @cached_property
@@ -237,7 +298,7 @@ class ConversionPlan:
             "reader": self.reader,
             "options": _record_of(self.options),
             "settings": self.settings.record(),
-            "scan": {**asdict(self.scan), "spans": [list(span) for span in self.scan.spans]},
+            "scan": _scan_record(self.scan),
         }
 
     def save(self, records: list[FileRecord]) -> None:
@@ -270,7 +331,16 @@ def new_plan(
             f"{files.paths[0]}: labels are part of {files.reader.name} files; leave out "
             "--label-columns none"
         )
-    scan = files.reader.scan(files.paths, options)
+    if options.kept_names and files.reader.name not in KEEPING:
+        raise SourceError(
+            f"{files.paths[0]}: {files.reader.name} files have no columns to keep; --keep is for "
+            "a file a bag, CSV, Parquet, Arrow, tables and stores"
+        )
+    scan = files.reader.scan(files.paths, reading_options(options, files.reader))
+    if options.bag_labels is not None:
+        table = load_label_table(options.bag_labels, options_of_source(options))
+        scan = _with_labels(scan, table, files)
+    scan = _with_count(scan, options, files.name)
     check_memory(scan, memory, n_processes, files.name)
     if not scan.spans:
         raise SourceError(f"{files.name} holds no bags")
@@ -286,6 +356,56 @@ def new_plan(
     assert plan.spec is not None
     assert plan.wanted_labels is not None
     return plan
+
+
+def reading_options(options: SourceOptions, reader: Reader) -> SourceOptions:
+    """Return the options for a reader: without its labels, if a table has those of the bags."""
+    options = options_of_source(options)
+    if options.bag_labels is None:
+        return options
+    return replace(
+        options,
+        bag_labels=None,
+        labels=None,
+        n_labels=None,
+        label_columns=(NONE,) if reader.may_lack_labels else None,
+        bag_column=options.bag_column if reader.name in ID_COLUMNS else None,
+    )
+
+
+def _with_labels(scan: Scan, table: BagLabels, files: Sources) -> Scan:
+    """Return the scan with the labels of a table; bags of files are looked up at once."""
+    if not scan.bag_ids:
+        raise no_ids(files.name)
+    warnings = scan.warnings
+    if files.reader.name == "files":
+        ids = list(reader_module("files").ids_in(scan))
+        table.refuse_missing(ids, files.name)
+        without = table.without_bag(ids)
+        if without:
+            warnings += (
+                f"{table.where} has labels for {len(without):,} more bags: {listed(without)}",
+            )
+    notes = (*(note for note in scan.notes if not note.startswith("no labels")), table.note)
+    return replace(
+        scan,
+        label_names=table.names,
+        n_labels=table.n_labels,
+        row_labels=False,
+        notes=notes,
+        warnings=warnings,
+    )
+
+
+def _with_count(scan: Scan, options: SourceOptions, name: str) -> Scan:
+    """Return the scan with the number of labels of ``--n-labels``; the writer refuses others."""
+    if options.n_labels is None:
+        return scan
+    named = scan.label_names is not None
+    known = len(scan.label_names or ()) if named else scan.n_labels
+    if known is not None and known != options.n_labels and (named or known > options.n_labels):
+        raise SourceError(f"{name} has {known:,} labels, but --n-labels gives {options.n_labels:,}")
+    return scan if named else replace(scan, n_labels=options.n_labels)
 
 
 def _label_number(label: str, names: tuple[str, ...] | None, count: int | None) -> int:
@@ -434,6 +554,11 @@ class ConversionFolder:
         (self.folder / PLAN).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def saved_records(self) -> list[FileRecord]:
+        """Records of the sources, as the plan of this conversion has them."""
+        records: list[FileRecord] = parse_json((self.folder / PLAN).read_bytes())["sources"]
+        return records
+
     def load_plan(
         self, files: Sources, options: SourceOptions, settings: ConvertConfig
     ) -> ConversionPlan | None:
@@ -442,14 +567,14 @@ class ConversionFolder:
         A plan of other sources, options or settings is refused.
         """
         try:
-            record = json.loads((self.folder / PLAN).read_bytes())
+            record = parse_json((self.folder / PLAN).read_bytes())
         except FileNotFoundError:
             return None
         except ValueError:
             raise self._cannot_resume("cannot be resumed: its plan is damaged") from None
         if record.get("version") != VERSION:
             raise self._cannot_resume("was begun by another version of streammiml")
-        change = change_of(record["sources"], records_of(files.paths))
+        change = change_of(record["sources"], records_of(files.watched))
         if change is not None:
             raise self._cannot_resume(f"cannot be resumed: {change} since the conversion began")
         saved = _options_of(record["options"])
@@ -486,6 +611,19 @@ def _record_of(options: SourceOptions) -> dict[str, Any]:
     """Return the options that decide the result: all but the limits."""
     record = asdict(options)
     del record["limits"]
+    # An option that is not given is left out, so that conversions of earlier versions are resumed.
+    for name in ("keep", "where"):
+        if record[name] is None:
+            del record[name]
+    if options.unknown_labels == "refuse":
+        del record["unknown_labels"]
+    return record
+
+
+def _scan_record(scan: Scan) -> dict[str, Any]:
+    record = {**asdict(scan), "spans": [list(span) for span in scan.spans]}
+    if not scan.kept:
+        del record["kept"]
     return record
 
 
@@ -495,7 +633,8 @@ def _options_of(record: dict[str, Any]) -> SourceOptions:
 
 def _scan_of(record: dict[str, Any]) -> Scan:
     spans = tuple(Span(*span) for span in record["spans"])
-    return Scan(**{**_tuples(record), "spans": spans})
+    kept = tuple(KeptColumn(*column) for column in record.get("kept", ()))
+    return Scan(**{**_tuples(record), "spans": spans, "kept": kept})
 
 
 def refuse_existing(targets: Sequence[Target]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -28,6 +29,10 @@ class ConvertProgress:
     """Seconds since this process began the stage."""
     bytes_before: int
     """Bytes that an earlier, interrupted process had done."""
+
+
+Watch = Callable[[ConvertProgress], None]
+"""Is called with the progress after every task."""
 
 
 class ConvertShow:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,8 @@ from streammiml.bags.writer import BagWriter
 from streammiml.blocks.prefetch import run_ahead
 from streammiml.errors import RepeatedIdError, StoreError
 from streammiml_tools.convert.plan import ConversionFolder, ConversionPlan, Target
-from streammiml_tools.convert.progress import ConvertProgress
+from streammiml_tools.convert.progress import ConvertProgress, Watch
+from streammiml_tools.convert.sources import with_advice
 from streammiml_tools.convert.split_and_filter import strata_of
 from streammiml_tools.convert.tasks import (
     RUN,
@@ -40,7 +42,10 @@ from streammiml_tools.convert.tasks import (
 )
 from streammiml_tools.readers.base import SourceError
 
-Watch = Callable[[ConvertProgress], None]
+TOGETHER_BYTES = 256 << 20
+"""Approximate upper limit of the spans that a worker reads, one after the other, in one call."""
+TASKS_PER_THREAD = 20
+"""Calls for each thread of a pool, where there are more spans than that."""
 MakeTask = Callable[[int, Facts], SpanTask | BucketTask]
 """Makes the task with a given number from the sums of the facts of all earlier tasks."""
 
@@ -93,7 +98,10 @@ class StageRunner:
         Bags come from the source, or from the temporary store of the ``previous`` stage.
         """
         target = Target("", str(self.folder / f"{name}.zarr"), str(self.folder / f"{name}-parts"))
-        spec = replace(self.plan.spec, codec="none", empty_bags="refuse")
+        # Unknown labels of fragments are dropped after the fragments are joined.
+        own = self.plan.options.group and previous is None
+        spec = self.plan.source_spec if own else self.plan.spec
+        spec = replace(spec, codec="none", empty_bags="refuse")
         if previous is None:
             facts = self._run_spans(Stage(name, self.plan, (target,), spec, self.plan.n_parts))
         else:
@@ -187,7 +195,7 @@ class StageRunner:
         if self._pool is None:
             results = (survey(number, stage) for number in numbers)
         else:
-            results = self._pool.map(_survey_in_worker, numbers, self._pool.share(stage))
+            results = self._on_pool(self._pool, _survey_in_worker, numbers, lambda n: n, stage)
         surveys, started, n_bytes, bags = [], time.monotonic(), 0, 0
         for number, facts in enumerate(results):
             surveys.append(facts)
@@ -253,8 +261,10 @@ class StageRunner:
     ) -> Iterator[TaskDone]:
         """Yield the result of every task in order, running the tasks that are not done."""
         if self._pool is not None:
-            tasks = (make_task(n, no_facts()) for n in range(n_tasks) if n not in done)
-            results = self._pool.map(_run_in_worker, tasks, self._pool.share(stage))
+            missing = [number for number in range(n_tasks) if number not in done]
+            results = self._on_pool(
+                self._pool, _run_in_worker, missing, lambda n: make_task(n, no_facts()), stage
+            )
             for number in range(n_tasks):
                 if number in done:
                     yield TaskDone(number, done[number])
@@ -271,6 +281,28 @@ class StageRunner:
                 if item.task not in done:
                     stage.save_facts(item)
                 yield item
+
+    def _on_pool(
+        self,
+        pool: Pool,
+        function: Callable[[Any, Stage], Any],
+        numbers: Sequence[int],
+        make_task: Callable[[int], Any],
+        stage: Stage,
+    ) -> Iterator[Any]:
+        """Yield the result of ``function`` for each of the numbered tasks, in order.
+
+        Where there are many tasks, the pool gets several of them at once: with many processes,
+        spans are short, and the scheduler would take longer than the work.
+        """
+        most = TOGETHER_BYTES // self.plan.options.span_bytes
+        step = max(1, min(most, len(numbers) // (TASKS_PER_THREAD * pool.n_threads)))
+        groups = (
+            [make_task(number) for number in numbers[first : first + step]]
+            for first in range(0, len(numbers), step)
+        )
+        for results in pool.map(_run_together, groups, function, pool.share(stage)):
+            yield from results
 
     def _writer(self, target: Target, stage: Stage) -> BagWriter:
         if target.destination not in self._writers:
@@ -332,10 +364,9 @@ class StageRunner:
 
     def _with_advice(self, error: RepeatedIdError) -> SourceError:
         """Remove the folder, which ``--group`` cannot use, and return the error with advice."""
+        records = self._conversion.saved_records()
         self._conversion.remove()
-        is_store = self.plan.reader == "store"
-        advice = "" if is_store else "; --group joins the rows of a bag"
-        return SourceError(f"{error}{advice}")
+        return with_advice(error, self.plan.reader, records)
 
     def finish(self) -> tuple[BagStore, ...]:
         """Complete the stores that are not complete yet, and return all stores."""
@@ -379,6 +410,13 @@ def _items(
                 before["bags"] += item.facts["bags"]
                 before["kept"] += item.facts["kept"]
             yield item
+
+
+def _run_together(
+    tasks: list[Any], function: Callable[[Any, Stage], Any], stage: Stage
+) -> list[Any]:
+    """Run tasks one after the other in a worker process."""
+    return [function(task, stage) for task in tasks]
 
 
 def _run_in_worker(task: SpanTask | BucketTask, stage: Stage) -> TaskDone:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,24 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from streammiml.bags.layout import MANIFEST
-from streammiml.bags.location import SCHEMES
+from streammiml.bags.location import SCHEMES, open_location
+from streammiml.errors import RepeatedIdError
 from streammiml_tools.readers import READERS, SUFFIXES, reader_module, reader_of
 from streammiml_tools.readers.base import Reader, SourceError, SourceOptions
+from streammiml_tools.readers.partitions import in_partitions
+from streammiml_tools.readers.remote_files import (
+    Status,
+    arrow_source,
+    files_matching,
+    forget_files,
+    has_pattern,
+    is_url,
+    refuse_url,
+    source_path,
+    status_of,
+    statuses_below,
+    url_of,
+)
 from streammiml_tools.readers.text import bare_suffix
 
 HEAD_BYTES = 1 << 16
@@ -29,13 +45,15 @@ FOREIGN = {
 }
 """First bytes of files that no reader accepts, and advice for the user."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-URLS = tuple(scheme.removesuffix("/") for scheme in SCHEMES)
-"""How a URL begins as a ``Path``, which joins two slashes into one."""
 # Sizes of head, tail and samples that the checksum of a file covers, and the number of samples.
 SAMPLE_BYTES, N_SAMPLES = 1 << 16, 8
 
+LISTED = 16
+"""Files of one folder of URLs that are listed together; fewer are asked for one by one."""
+
 FileRecord = list[str | int]
-"""Absolute path, size, time of change and checksum of a file; name and fingerprints of a store."""
+"""Absolute path, size, time of change and checksum of a file; for a URL its tag (ETag) in place of
+the checksum; name and fingerprints of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +64,16 @@ class Sources:
     paths: tuple[Path, ...]
     left_out: tuple[str, ...] = ()
     """Files of a folder that no reader accepts."""
+    label_table: str | None = None
+    """The table of ``--bag-labels``."""
+    kept_files: tuple[Path, ...] = ()
+    """Files of columns to keep, if they are files of their own."""
+
+    @property
+    def watched(self) -> tuple[Path, ...]:
+        """All files that decide the result: sources, columns to keep, and the table of labels."""
+        table = () if self.label_table is None else (source_path(self.label_table),)
+        return (*self.paths, *self.kept_files, *table)
 
     @property
     def name(self) -> str:
@@ -57,22 +85,28 @@ def find_sources(names: Sequence[str], options: SourceOptions) -> Sources:
     """Return the files that the user names by paths, folders, globs or URLs, and their reader."""
     if not names:
         raise SourceError("no source was named")
+    forget_files()
     paths: list[Path] = []
     left_out: list[str] = []
     first_of: dict[str, Path] = {}
     requested = None if options.format is None else reader_of(options.format).name
-    for source in names:
-        for path, in_folder in _expanded(source):
-            if requested is not None and not in_folder:
-                name = requested
-            else:
-                accepting = [name for name in readers_of(path) if requested in (None, name)]
-                if not accepting and in_folder:
-                    left_out.append(str(path))
-                    continue
-                name = _only_reader(path, accepting)
-            first_of.setdefault(name, path)
-            paths.append(path)
+    if requested in (None, "files"):
+        sources = _file_a_bag(names, options)
+        if sources is not None:
+            return sources
+    for path, in_folder in _all_expanded(names, options):
+        if requested is not None and not in_folder:
+            name = requested
+        else:
+            accepting = [name for name in readers_of(path) if requested in (None, name)]
+            if not accepting and in_folder:
+                left_out.append(str(path))
+                continue
+            name = _only_reader(path, accepting)
+        if not reader_of(name).streams:
+            refuse_url(path, name)
+        first_of.setdefault(name, path)
+        paths.append(path)
     if len(first_of) > 1:
         (name, path), (other_name, other_path) = list(first_of.items())[:2]
         raise SourceError(
@@ -84,31 +118,103 @@ def find_sources(names: Sequence[str], options: SourceOptions) -> Sources:
             f"{', '.join(names)}: no file of a known format; known: {', '.join(sorted(READERS))}"
         )
     _refuse_repeated(paths)
-    return Sources(reader_of(next(iter(first_of))), tuple(paths), tuple(left_out))
+    reader = reader_of(next(iter(first_of)))
+    return Sources(reader, tuple(paths), tuple(left_out), options.bag_labels)
+
+
+def _file_a_bag(names: Sequence[str], options: SourceOptions) -> Sources | None:
+    """Return the sources if each file is a bag, and None if the files are of another kind.
+
+    Each is a bag if several files come with ``--bag-labels``, or if a folder has the labels of
+    each bag in a file of their own.
+    """
+    asked = options.format == "files"
+    folder = Path(names[0])
+    if not asked and options.bag_labels is None and not (folder / "features").is_dir():
+        return None
+    files = reader_module("files")
+    if len(names) == 1 and files.is_labelled_folder(folder):
+        paths = files.files_of(folder, labels=options.bag_labels is None)
+        if options.where is not None:
+            paths = in_partitions(paths, options.where)
+        kept_files = tuple(files.kept_files_of(paths, options))
+        return Sources(files.READER, tuple(paths), (), options.bag_labels, kept_files)
+    if not asked and options.bag_labels is None:
+        return None
+    table = None if options.bag_labels is None else _real(options.bag_labels)
+    found = [
+        pair for pair in _all_expanded(names, options, of_arrays=False) if _real(pair[0]) != table
+    ]
+    paths = [path for path, _ in found if files.kind_of(path) is not None]
+    left_out = [str(path) for path, _ in found if files.kind_of(path) is None]
+    if not paths:
+        if asked:
+            raise SourceError(f"{names[0]}: no file that can hold one bag")
+        return None
+    if not asked and len(found) < 2 and not any(in_folder for _, in_folder in found):
+        return None
+    if not asked and not files.holds_one_bag(paths[0], options):
+        return None
+    suffixes = {bare_suffix(path): path for path in paths}
+    if len({files.kind_of(path) for path in suffixes.values()}) > 1:
+        one, other = list(suffixes.values())[:2]
+        raise SourceError(f"{one} and {other} are of different kinds; convert one kind at a time")
+    _refuse_repeated(paths)
+    kept_files = tuple(files.kept_files_of(paths, options))
+    return Sources(files.READER, tuple(paths), tuple(left_out), options.bag_labels, kept_files)
 
 
 def _refuse_repeated(paths: Sequence[Path]) -> None:
     seen: dict[str, Path] = {}
     for path in paths:
-        first = seen.setdefault(str(path) if _is_url(path) else os.path.realpath(path), path)
+        first = seen.setdefault(_real(path), path)
         if first is not path:
             also = "" if str(first) == str(path) else f", also as {first}"
             raise SourceError(f"{path} is named twice{also}; name it once")
 
 
-def _expanded(source: str) -> list[tuple[Path, bool]]:
-    """Return the paths that a name matches, and whether each was found inside a named folder."""
+def _all_expanded(
+    names: Sequence[str], options: SourceOptions, *, of_arrays: bool = True
+) -> list[tuple[Path, bool]]:
+    """Expand all names with ``_expanded``; keep the partitions that ``--where`` chooses."""
+    files = [pair for name in names for pair in _expanded(name, of_arrays=of_arrays)]
+    if options.where is None:
+        return files
+    kept = set(in_partitions([path for path, _ in files], options.where))
+    return [(path, in_folder) for path, in_folder in files if path in kept]
+
+
+def _real(path: str | Path) -> str:
+    """Return the path of a file without links, or its URL."""
+    return url_of(path) if is_url(path) else os.path.realpath(path)
+
+
+def _expanded(source: str, *, of_arrays: bool = True) -> list[tuple[Path, bool]]:
+    """Return the paths that a name matches, and whether each was found inside a named folder.
+
+    ``of_arrays`` keeps a folder of npy files together, as the arrays of one corpus.
+    """
     if source.startswith(SCHEMES):
-        return [(Path(source), False)]
+        return _under_url(source)
+    if "://" in source:
+        open_location(source)  # Refuses the kind of URL, by name.
     path = Path(source)
     if not path.exists():
         matches = sorted(glob.glob(source, recursive=True)) if glob.has_magic(source) else []  # noqa: PTH207
         if not matches:
             problem = "matches no file" if glob.has_magic(source) else "does not exist"
             raise SourceError(f"{source} {problem}")
-        return [pair for match in matches for pair in _expanded(match)]
-    if not path.is_dir() or (path / MANIFEST).is_file() or any(path.glob("*.npy")):
+        return [pair for match in matches for pair in _expanded(match, of_arrays=of_arrays)]
+    if not path.is_dir() or (path / MANIFEST).is_file():
         return [(path, False)]
+    if of_arrays and any(path.glob("*.npy")):
+        return [(path, False)]
+    if (path / "dataset_dict.json").is_file():
+        splits = ", ".join(sorted(entry.name for entry in path.iterdir() if entry.is_dir()))
+        raise SourceError(f"{source} holds several data sets; name one of them: {splits}")
+    if (path / "state.json").is_file() and (path / "dataset_info.json").is_file():
+        # As save_to_disk of Hugging Face writes; the other files describe these.
+        return [(file, True) for file in sorted(path.glob("*.arrow"))]
     files = sorted(file for file in path.rglob("*") if file.is_file())
     visible = [file for file in files if not _is_hidden(file.relative_to(path))]
     if not visible:
@@ -116,12 +222,35 @@ def _expanded(source: str) -> list[tuple[Path, bool]]:
     return [(file, True) for file in visible]
 
 
+def _under_url(source: str) -> list[tuple[Path, bool]]:
+    """Return the store or file of a URL, or the files that it matches or that are below it."""
+    path = source_path(source)
+    if has_pattern(source):
+        matches = [(source_path(url), False) for url in files_matching(source)]
+        if not matches:
+            raise SourceError(f"{source} matches no file")
+        return matches
+    if reader_of("store").tells(path, b"") or path.is_file():
+        return [(path, False)]
+    if source.startswith(("http://", "https://")):
+        if "?" in source:
+            raise SourceError(
+                f"{source}: a URL with a query (?) cannot be read; download the file and convert it"
+            )
+        raise SourceError(f"{source} does not exist; name each file, as http cannot list a folder")
+    below = len(source.rstrip("/")) + 1
+    files = [
+        (source_path(url), True)
+        for url in statuses_below(source)
+        if not _is_hidden(Path(url[below:]))
+    ]
+    if not files:
+        raise SourceError(f"{source} does not exist")
+    return files
+
+
 def _is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
-
-
-def _is_url(path: Path) -> bool:
-    return str(path).startswith(URLS)
 
 
 def readers_of(path: Path) -> list[str]:
@@ -132,7 +261,7 @@ def readers_of(path: Path) -> list[str]:
     """
     head = _head(path)
     # The files of a store have suffixes of other formats; its manifest shows that it is a store.
-    may_be_store = _is_url(path) or (path / MANIFEST).is_file()
+    may_be_store = is_url(path) or (path / MANIFEST).is_file()
     if may_be_store and reader_of("store").tells(path, head):
         return ["store"]
     by_suffix = SUFFIXES.get(bare_suffix(path))
@@ -158,12 +287,12 @@ def _only_reader(path: Path, names: list[str]) -> str:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes of a file, decompressed; nothing for a folder or a URL."""
-    if _is_url(path) or path.is_dir():
+    """Return the first bytes of a file, decompressed; nothing for a folder or a store."""
+    if path.is_dir() or (is_url(path) and not path.is_file()):
         return b""
     compression = COMPRESSED.get(path.suffix.lower())
     try:
-        with pa.input_stream(str(path), compression=compression) as stream:
+        with pa.input_stream(arrow_source(path), compression=compression) as stream:
             return bytes(stream.read(HEAD_BYTES))
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split())[:120]
@@ -173,15 +302,34 @@ def _head(path: Path) -> bytes:
 def records_of(paths: Sequence[Path]) -> list[FileRecord]:
     """Return a record of every file, and of every store."""
     records: list[FileRecord] = []
+    files: list[str] = []
     for path in paths:
-        if _is_url(path) or (path / MANIFEST).is_file():
-            store = reader_module("store")
-            name = store.where(path)
-            records.append([name, *store.identity(name)])
+        if is_url(path) and not reader_of("store").tells(path, b""):
+            files.append(url_of(path))
+        elif is_url(path) or (path / MANIFEST).is_file():
+            name = url_of(path)
+            records.append([name, *reader_module("store").identity(name)])
         elif path.is_dir():
             records += [_record_of(file) for file in sorted(path.glob("*.npy"))]
         else:
             records.append(_record_of(path))
+    return records + _records_of_urls(files)
+
+
+def _records_of_urls(urls: Sequence[str]) -> list[FileRecord]:
+    """Return URL, size, time of change and tag of files, as their servers have them now."""
+    folders = Counter(url.rpartition("/")[0] for url in urls)
+    listed_status: dict[str, Status] = {}
+    for folder, count in folders.items():
+        # A list has a thousand files in one answer.
+        if count >= LISTED and not folder.startswith(("http://", "https://")):
+            listed_status |= statuses_below(folder)
+    records: list[FileRecord] = []
+    for url in urls:
+        status = listed_status.get(url) or status_of(url)
+        if status is None:
+            raise SourceError(f"{url} is missing")
+        records.append([url, status.size, status.changed * 10**9, status.tag or url])
     return records
 
 
@@ -199,6 +347,28 @@ def _record_of(path: Path) -> FileRecord:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     return [str(path.absolute()), status.st_size, status.st_mtime_ns, crc]
+
+
+def same_files(records: Sequence[FileRecord]) -> tuple[str, str] | None:
+    """Paths of two files with the same size and samples; None if all differ."""
+    first_of: dict[tuple[str | int, str | int], str] = {}
+    for record in records:
+        if isinstance(record[1], int):
+            path = str(record[0])
+            first = first_of.setdefault((record[1], record[3]), path)
+            if first != path:
+                return first, path
+    return None
+
+
+def with_advice(error: RepeatedIdError, reader: str, records: Sequence[FileRecord]) -> SourceError:
+    """Return an error about an id that occurs twice, with advice that fits its sources."""
+    twins = same_files(records)
+    advice = "" if reader == "store" else "; --group joins the rows of a bag"
+    if twins is not None:
+        # Joined rows would be twice in each bag.
+        advice = f": {twins[0]} and {twins[1]} have the same content; name one of them"
+    return SourceError(f"{error}{advice}")
 
 
 def change_of(before: Sequence[FileRecord], now: Sequence[FileRecord]) -> str | None:

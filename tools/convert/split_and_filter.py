@@ -7,13 +7,13 @@ parts nor workers nor filters move a bag from one store of a split to another.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml._base.hashing import mixed
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.offsets import from_sizes
 from streammiml.errors import StreammimlError
@@ -75,6 +75,12 @@ class Split:
         return self.of_points(np.modf(start + (ranks + 1) * _GOLDEN)[0])
 
 
+def mixed(numbers: I64, *keys: int) -> U64:
+    """Hash each number together with the keys; the compiler is loaded when the first is hashed."""
+    hashes: U64 = import_module("streammiml._base.hashing").mixed(numbers, *keys)
+    return hashes
+
+
 def unit(words: U64) -> NDArray[np.float64]:
     """Return random words as numbers in [0, 1)."""
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
@@ -134,14 +140,7 @@ def shaped(block: BagBlock, *, sparse: bool) -> BagBlock:
         new_rows = SparseRows(
             from_sizes(sizes), places[1].astype(np.uint32), rows[places], rows.shape[1]
         )
-    return BagBlock(
-        block.bag_offsets,
-        new_rows,
-        block.label_offsets,
-        block.label_indices,
-        block.row_labels,
-        block.bag_ids,
-    )
+    return replace(block, rows=new_rows)
 
 
 def joined_fragments(block: BagBlock, ids: list[str], numbers: I64) -> tuple[BagBlock, I64]:
@@ -173,5 +172,6 @@ def joined_fragments(block: BagBlock, ids: list[str], numbers: I64) -> tuple[Bag
         unique[1].astype(np.int32),
         taken.row_labels,
         list(groups),
+        taken.kept,
     )
     return merged, numbers[order][by_group][firsts]

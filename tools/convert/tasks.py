@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml._base.atomic import sync_file
+from streammiml._base.json_and_toml import parse_json
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.ids import id_hashes
+from streammiml.bags.kept_columns import n_bytes as kept_bytes
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.prepared_bags import PreparedBags, prepare
 from streammiml.bags.spool import Arrays, load_arrays, save_arrays
@@ -39,7 +41,6 @@ from streammiml_tools.convert.split_and_filter import (
     shuffle_keys,
     strata_of,
 )
-from streammiml_tools.readers import reader_of
 from streammiml_tools.readers.base import BESIDE, SourceError, Span
 from streammiml_tools.readers.memory_checks import check_bag, check_dense
 
@@ -149,7 +150,7 @@ class Stage:
     def load_facts(self, task: int) -> Facts | None:
         """Return the facts of a finished task; None if it is not finished."""
         try:
-            facts: Facts = json.loads((self.folder / f"{task:08d}.json").read_bytes())
+            facts: Facts = parse_json((self.folder / f"{task:08d}.json").read_bytes())
         except (FileNotFoundError, ValueError):
             return None
         return facts
@@ -176,11 +177,8 @@ class Stage:
         An error about a bag names the bag by its id or number in the source.
         """
         assert isinstance(write.block, BagBlock)
-        try:
-            return write._replace(block=prepare(write.block, self.spec, write.where))
-        except StoreError as error:
-            _raise_with_number(write, self.spec, "" if self.plan.settings.dtype is None else WIDER)
-            raise error from None
+        block = prepared(self.plan, write.block, write.numbers, write.where, self.spec)
+        return write._replace(block=block)
 
     def write(self, write: PartWrite, writers: list[BagWriter]) -> None:
         """Write a part and the records of its bags."""
@@ -197,15 +195,35 @@ def run_path(folder: Path, stage: str, part: int) -> Path:
     return folder / f"runs-{stage}" / f"{part:08d}"
 
 
-def _raise_with_number(write: PartWrite, spec: StoreSpec, wider: str) -> None:
-    """Check a part again with bag numbers of the source as ids, so that the error names these."""
-    block = write.block
-    assert isinstance(block, BagBlock)
+def prepared(
+    plan: ConversionPlan,
+    block: BagBlock,
+    numbers: I64,
+    where: str,
+    spec: StoreSpec | None = None,
+) -> PreparedBags:
+    """Return the bags in the types of a store, by default of the stores of the plan.
+
+    An error about a bag names the bag by its id, or by its number in the source.
+    """
+    spec = spec or plan.spec
+    try:
+        return prepare(block, spec, where)
+    except StoreError as error:
+        wider = "" if plan.settings.dtype is None else WIDER
+        _raise_with_number(block, numbers, where, spec, wider)
+        raise error from None
+
+
+def _raise_with_number(
+    block: BagBlock, numbers: I64, where: str, spec: StoreSpec, wider: str
+) -> None:
+    """Check bags again with their numbers in the source as ids, so that the error names these."""
     if block.bag_ids is None:
-        ids = [str(number) for number in write.numbers.tolist()]
+        ids = [str(number) for number in numbers.tolist()]
         block, spec = replace(block, bag_ids=ids), replace(spec, bag_ids=True)
     try:
-        clean(block, spec, write.where)
+        clean(block, spec, where)
     except UnfitValueError as error:
         raise SourceError(f"{error}{wider}") from None
     except StoreError as error:
@@ -225,13 +243,15 @@ def empty_block(spec: StoreSpec) -> BagBlock:
         np.empty(0, np.int32),
         np.empty(0, np.int32) if spec.row_labels else None,
         [] if spec.bag_ids else None,
+        {column.name: column.empty() for column in spec.kept},
     )
 
 
 def no_facts() -> Facts:
     """Return facts with all counts at 0."""
     names = ("bags", "rows", "kept", "kept_rows", "labels", "empty", "unwanted", "over")
-    return {**dict.fromkeys((*names, "n_bytes"), 0), "top_label": -1}
+    unknown = ("unknown_labels", "with_unknown")
+    return {**dict.fromkeys((*names, *unknown, "n_bytes"), 0), "top_label": -1}
 
 
 # From the source.
@@ -257,6 +277,7 @@ class _BagFilter:
         self._labels = np.array(stage.plan.wanted_labels, np.int64)
         self._next_bag, self._kept = task.first_bag, task.kept_before
         self._starts = None if task.starts is None else task.starts.copy()
+        self._where = _source_name(stage.plan.scan.spans[task.number].path)
         self.facts = no_facts()
 
     @property
@@ -268,6 +289,9 @@ class _BagFilter:
     def choose(self, block: BagBlock) -> _KeptBags:
         """Return the bags of a block that are kept, and add to the facts."""
         settings, facts = self._plan.settings, self.facts
+        # Fragments of a bag are joined first, so that each of its labels is counted once.
+        if not self._plan.options.group:
+            block = _known(self._plan, block, self._where, facts)
         numbers = np.arange(self._next_bag, self._next_bag + len(block))
         self._next_bag += len(block)
         sizes = np.diff(block.bag_offsets)
@@ -308,8 +332,17 @@ class _BagFilter:
         return self._split.of_ranks(strata, ranks_within(strata, self._starts), seed)
 
 
-def _blocks(plan: ConversionPlan, span: Span) -> Iterator[BagBlock]:
-    for block in reader_of(plan.reader).read(span, plan.scan, plan.options):
+def _known(plan: ConversionPlan, block: BagBlock, where: str, facts: Facts) -> BagBlock:
+    """Return the block with the label numbers of the store; count labels that are dropped."""
+    mapped = plan.known(block, where)
+    facts["unknown_labels"] += mapped.n_dropped
+    facts["with_unknown"] += mapped.n_bags
+    return mapped.block
+
+
+def blocks_of(plan: ConversionPlan, span: Span) -> Iterator[BagBlock]:
+    """Yield the bags of a span, their rows dense or sparse as in the store."""
+    for block in plan.read(span):
         check_dense(_source_name(span.path), block.rows, plan.sparse, plan.options.limits)
         yield shaped(block, sparse=plan.sparse)
 
@@ -326,7 +359,7 @@ def _span_items(stage: Stage, task: SpanTask) -> Iterator[PartWrite | TaskDone]:
     ids: list[str] = []
     kept_blocks: list[_KeptBags] = []
     slot = n_bytes = 0
-    blocks = iter(()) if bag_filter.is_full else _blocks(plan, span)
+    blocks = iter(()) if bag_filter.is_full else blocks_of(plan, span)
     for block in blocks:
         kept = bag_filter.choose(block)
         if len(kept.block):
@@ -415,6 +448,9 @@ def bag_bytes(block: BagBlock) -> I64:
         n_bytes = np.diff(rows.offsets[block.bag_offsets]) * value_bytes + 64
     else:
         n_bytes = np.diff(block.bag_offsets) * rows.shape[1] * rows.itemsize + 64
+    if block.kept:
+        row_bytes = sum(map(kept_bytes, block.kept.values())) / max(block.n_rows, 1)
+        n_bytes += (np.diff(block.bag_offsets) * row_bytes).astype(np.int64)
     return n_bytes
 
 
@@ -439,7 +475,7 @@ def survey(number: int, stage: Stage) -> Facts:
         return dict(loaded[1])
     bag_filter = _BagFilter(replace(stage, plan=_without_limit(plan)), SpanTask(number))
     sizes, labels = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    for block in _blocks(plan, plan.scan.spans[number]):
+    for block in blocks_of(plan, plan.scan.spans[number]):
         kept = bag_filter.choose(block).block
         if plan.settings.stratify:
             sizes.append(np.diff(kept.label_offsets))
@@ -541,6 +577,7 @@ def _group_items(stage: Stage, task: BucketTask) -> Iterator[PartWrite | TaskDon
     if len(block):
         ids = [name.partition(":")[2] for name in block.bag_ids or []]
         block, numbers = joined_fragments(block, ids, numbers)
+        block = _known(plan, block, plan.destination, facts)
     facts["bags"] = len(block)
     if plan.wanted_labels and len(block):
         keep = has_any_label(block, np.array(plan.wanted_labels))

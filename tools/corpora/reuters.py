@@ -2,7 +2,8 @@
 
 Reads JSON lines with ``id``, ``title``, ``body`` and ``topics``, a common form of Reuters-21578. A
 first pass counts the documents of each word, and a second pass writes bags. Neither pass holds all
-documents. The vocabulary is saved, so that later documents get the same columns.
+documents. The vocabulary is saved, so that later documents get the same columns. Rows are made by a
+TfidfVectorizer of scikit-learn.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from streammiml._base.atomic import write_atomically
 from streammiml.bags.block import BagBlock, SparseRows
@@ -144,14 +146,25 @@ class Vocabulary:
             )
         return cls(record["n_documents"], record["counts"], tuple(record["topics"]))
 
-    @property
-    def weights(self) -> dict[str, tuple[int, float]]:
-        """Column and inverse document frequency of each word."""
+    def vectorizer(self, *, unit: bool = False) -> Any:
+        """Return a TfidfVectorizer of scikit-learn, as if fitted to the counted documents.
+
+        Its own ``fit`` would hold the counts of all documents in memory.
+        """
+        try:
+            from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415  an extra
+        except ImportError:
+            raise StreammimlError(
+                "rows of documents are made by scikit-learn: pip install 'streammiml[sklearn]'"
+            ) from None
+        vectorizer = TfidfVectorizer(
+            analyzer=words, vocabulary=list(self.counts), norm="l2" if unit else None
+        )
         top = 1 + self.n_documents
-        return {
-            word: (column, 1 + math.log(top / (1 + count)))
-            for column, (word, count) in enumerate(self.counts.items())
-        }
+        vectorizer.idf_ = np.array(
+            [1 + math.log(top / (1 + count)) for count in self.counts.values()]
+        )
+        return vectorizer
 
 
 def fit_vocabulary(
@@ -198,25 +211,25 @@ class DocumentOptions:
 
 
 class DocumentBags:
-    """Collects documents into a block; a sentence without a known word is left out."""
+    """Collects documents into a block; a sentence without a known word is left out.
 
-    def __init__(self, vocabulary: Vocabulary, options: DocumentOptions) -> None:
-        self._options, self._weights = options, vocabulary.weights
+    ``vectorizer`` makes a sparse row of each sentence: a fitted one of scikit-learn, or any object
+    with such a ``transform``.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, options: DocumentOptions, vectorizer: Any) -> None:
+        self._options, self._vectorizer = options, vectorizer
         self._topics = {name: number for number, name in enumerate(vocabulary.topics)}
         self._n_features = len(vocabulary.counts)
-        self._columns: list[int] = []
-        self._values: list[float] = []
-        self._row_sizes: list[int] = []
+        self._sentences: list[str] = []
+        self._n_sentences: list[int] = []
         self._labels: list[list[int]] = []
-        self._sizes: list[int] = []
         self._ids: list[str] = []
 
     def add(self, document: Document, path: Path) -> None:
         """Add a document."""
-        before = len(self._row_sizes)
-        for sentence in document.sentences:
-            self._add_row(Counter(word for word in words(sentence) if word in self._weights))
-        self._sizes.append(len(self._row_sizes) - before)
+        self._sentences += document.sentences
+        self._n_sentences.append(len(document.sentences))
         missing = [topic for topic in document.topics if topic not in self._topics]
         if missing and self._options.unknown_topics == "refuse":
             raise SourceError(
@@ -227,35 +240,35 @@ class DocumentBags:
         self._labels.append(sorted(labels))
         self._ids.append(document.id)
 
-    def _add_row(self, counts: Counter[str]) -> None:
-        if not counts:
-            return
-        entries = sorted(
-            (self._weights[word][0], count * self._weights[word][1])
-            for word, count in counts.items()
-        )
-        length = (
-            math.sqrt(sum(value * value for _, value in entries)) if self._options.unit else 1.0
-        )
-        self._columns += [column for column, _ in entries]
-        self._values += [value / length for _, value in entries]
-        self._row_sizes.append(len(entries))
-
     def block(self) -> BagBlock:
         """Return all documents added so far."""
-        rows = SparseRows(
-            from_sizes(self._row_sizes),
-            np.array(self._columns, np.uint32),
-            np.array(self._values, np.float32),
-            self._n_features,
-        )
+        rows, has_words = self._rows()
+        n_before = from_sizes(has_words)
         return BagBlock(
-            from_sizes(self._sizes),
+            n_before[from_sizes(self._n_sentences)],
             rows,
             from_sizes([len(labels) for labels in self._labels]),
             np.array([label for labels in self._labels for label in labels], np.int32),
             bag_ids=self._ids,
         )
+
+    def _rows(self) -> tuple[SparseRows, NDArray[np.bool_]]:
+        """Rows of the sentences with known words, and which sentences these are."""
+        if not self._sentences:
+            # A vectorizer refuses an empty list.
+            no_rows = (np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.float32))
+            return SparseRows(*no_rows, self._n_features), np.empty(0, bool)
+        matrix = self._vectorizer.transform(self._sentences).tocsr()
+        matrix.sort_indices()
+        has_words = np.diff(matrix.indptr) > 0
+        matrix = matrix[has_words]
+        rows = SparseRows(
+            matrix.indptr.astype(np.int64),
+            matrix.indices.astype(np.uint32),
+            matrix.data.astype(np.float32),
+            self._n_features,
+        )
+        return rows, has_words
 
 
 def write_documents(
@@ -293,8 +306,9 @@ def write_documents(
             for name, store in stores.items()
         ]
         n_parts = 0
+        vectorizer = vocabulary.vectorizer(unit=options.unit)
         for part in _parts(read_documents(path)):
-            bags_of = [DocumentBags(vocabulary, options) for _ in writers]
+            bags_of = [DocumentBags(vocabulary, options, vectorizer) for _ in writers]
             for document in part:
                 which = 0 if split is None else _split_of(document.number, split, seed)
                 bags_of[which].add(document, path)

@@ -12,6 +12,7 @@ READERS = {
     "arff": "arff",
     "arrow": "arrow",
     "csv": "delimited",
+    "files": "bag_files",
     "hdf5": "hdf5",
     "matlab": "matlab",
     "jsonl": "jsonl",
@@ -19,6 +20,8 @@ READERS = {
     "store": "store",
     "protein": "protein",
     "svmlight": "svmlight",
+    "tfrecord": "tfrecord",
+    "webdataset": "webdataset",
 }
 """Each format and the module of its reader."""
 SUFFIXES = {
@@ -31,6 +34,8 @@ SUFFIXES = {
     **dict.fromkeys((".npz", ".npy"), "npz"),
     ".zarr": "store",
     **dict.fromkeys((".svmlight", ".svm", ".libsvm"), "svmlight"),
+    **dict.fromkeys((".tfrecord", ".tfrecords"), "tfrecord"),
+    **dict.fromkeys((".tar", ".tgz"), "webdataset"),
 }
 """Each suffix, without the suffix of a compression, and its format. A store of Parquet files has a
 manifest, which distinguishes it from a plain Parquet file."""

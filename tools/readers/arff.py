@@ -22,6 +22,7 @@ from streammiml_tools.readers.base import Limits, Reader, Scan, SourceError, Sou
 from streammiml_tools.readers.csv_cells import check_columns
 from streammiml_tools.readers.labelling import label_numbers_of, labels_of_marks
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes, check_dense
+from streammiml_tools.readers.messages import listed, reason_of
 from streammiml_tools.readers.text import (
     COMPRESSIONS,
     F64,
@@ -164,18 +165,31 @@ def _attribute(line: str, path: str | Path, offset: int) -> ArffAttribute:
     return ArffAttribute(_unquoted(match[1]), match[2].strip(), offset)
 
 
+class _NoPlainListError(Exception):
+    """An XML file is long, or declares entities, by which a short file can become long."""
+
+
+class _PlainTree(ElementTree.TreeBuilder):
+    """Refuses a document type, in whatever encoding it is declared."""
+
+    def doctype(self, *_: object) -> None:
+        raise _NoPlainListError
+
+
 def xml_labels(path: Path) -> list[str]:
     """Label names in the XML of a Mulan corpus, including those of a hierarchy."""
-    size = path.stat().st_size
-    content = path.read_bytes() if size <= MAX_XML else b"<!"
-    if b"<!DOCTYPE" in content or b"<!ENTITY" in content or size > MAX_XML:
+    try:
+        if path.stat().st_size > MAX_XML:
+            raise _NoPlainListError
+        parser = ElementTree.XMLParser(target=_PlainTree())
+        root = ElementTree.fromstring(path.read_bytes(), parser)
+    except _NoPlainListError:
         raise SourceError(
             f"{path}: a list of labels must have no document type and less than {MAX_XML >> 20} MiB"
-        )
-    try:
-        root = ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
-        raise SourceError(f"{path} is not XML: {error}; fetch it again") from None
+        ) from None
+    # An encoding that Python does not know, or that the parser cannot use, is another error.
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise SourceError(f"{path} is not XML: {reason_of(error)}; fetch it again") from None
     names = [node.get("name") for node in root.iter() if node.tag.rpartition("}")[2] == "label"]
     if not names or None in names:
         raise SourceError(f"{path} lists no labels; expected <labels><label name=…>")
@@ -232,7 +246,7 @@ def _roles(header: ArffHeader, named: Sequence[str] | None, by: str) -> ArffRole
         notes.append(f"{header.path}: bags are named by {names[ids[0]]!r}")
     skipped = [names[i] for i in unlabelled if i not in ids]
     if skipped:
-        notes.append(f"{header.path}: skipped, not labels: {', '.join(skipped)}")
+        notes.append(f"{header.path}: skipped, not labels: {listed(skipped)}")
     return ArffRoles(
         [attribute.name for attribute in header.features], labels, ids[0] if ids else None, notes
     )

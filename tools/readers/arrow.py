@@ -7,9 +7,9 @@ values of all rows in one list, and the number of rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from streammiml._base.json_and_toml import parse_json
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import TEXT, Kept, KeptColumn, as_texts
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes, gather
 from streammiml_tools.readers.arrow_tables import (
@@ -27,7 +29,7 @@ from streammiml_tools.readers.arrow_tables import (
     STREAM,
     TableFile,
     is_text,
-    open_table,
+    open_partition,
 )
 from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.column_roles import (
@@ -36,6 +38,7 @@ from streammiml_tools.readers.column_roles import (
     UNKNOWN,
     bag_column,
     called,
+    check_kept,
     chosen,
     looks_like_labels,
     mark_names,
@@ -52,6 +55,7 @@ from streammiml_tools.readers.labelling import (
 )
 from streammiml_tools.readers.long_form import RowRun, other_labels, run_starts, whole_bags
 from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.text import bare_suffix
 
 I64 = NDArray[np.int64]
@@ -77,6 +81,7 @@ class TableLayout:
     marks: tuple[str, ...]
     label_list: str | None
     row_label: str | None
+    kept: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -88,6 +93,7 @@ class TableLayout:
             *self.marks,
             self.label_list,
             self.row_label,
+            *self.kept,
         )
         return [name for name in names if name is not None]
 
@@ -102,7 +108,7 @@ def tells(path: Path, head: bytes) -> bool:
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Read schema and sizes; label names need a pass over their column."""
-    tables = [open_table(path) for path in paths]
+    tables = [open_partition(path) for path in paths]
     for table in tables:
         table.check_memory(options.limits)
     layout = layout_of(tables[0], options)
@@ -110,6 +116,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         _refuse_other_schema(table, tables[0], layout)
     _refuse_label_types(tables[0], layout)
     width, value_type = _width_and_type(tables, layout, options)
+    kept = kept_types(tables, layout, options)
     names, n_labels = _labels_found(tables, layout, options)
     n_records = sum(sum(table.group_records) for table in tables)
     is_long = layout.form == "long"
@@ -122,6 +129,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         feature_names=None if layout.is_list else layout.features,
         row_labels=layout.row_label is not None,
         bag_ids=layout.bag is not None,
+        kept=kept,
         n_bags=None if is_long else n_records,
         n_rows=n_records if is_long else None,
         holds_bytes=max(table.held_bytes for table in tables),
@@ -159,6 +167,11 @@ def _notes(layout: TableLayout, table: TableFile) -> tuple[str, ...]:
     else:
         notes.append("no labels")
     notes += [f"labels of rows from column {layout.row_label!r}"] if layout.row_label else []
+    notes += [f"kept: columns {listed(layout.kept)}"] if layout.kept else []
+    if table.partition:
+        notes.append(
+            f"columns from the names of folders: {listed(key for key, _ in table.partition)}"
+        )
     left_out = [name for name in table.schema.names if name not in layout.columns]
     return (*notes, f"left out: columns {listed(left_out)}") if left_out else tuple(notes)
 
@@ -168,11 +181,12 @@ def _notes(layout: TableLayout, table: TableFile) -> tuple[str, ...]:
 
 def layout_of(table: TableFile, options: SourceOptions) -> TableLayout:
     """Layout of a table, by names and types of its columns and the options."""
-    path, names = Path(table.path), table.schema.names
+    path, names = source_path(table.path), table.schema.names
     if len(set(names)) != len(names):
         raise SourceError(f"{path}: two columns have the same name; rename one")
     row_label = row_label_column(path, names, options)
-    rows = _rows_column(path, table, options)
+    kept = tuple(names[i] for i in chosen(path, names, options.kept_names, "--keep"))
+    rows = _rows_column(path, table, options, kept)
     depth = 0 if rows is None else _depth(table.schema.field(rows).type)
     counts = [names[i] for i in called(names, COUNT_NAMES)] if depth == 1 else []
     form = "nested" if depth == 2 else "flat" if counts else "long"
@@ -182,12 +196,15 @@ def layout_of(table: TableFile, options: SourceOptions) -> TableLayout:
     else:
         bag = _id_column(path, names, options)
     taken = {bag, rows, *counts, None if row_label is None else names[row_label]}
-    marks, label_list = _label_columns(path, table, options, taken)
+    marks, label_list = _label_columns(path, table, options, {*taken, *kept})
+    used = [name for name in (*taken, *marks, label_list) if name is not None]
+    check_kept(path, kept, used)
     features = (
         (rows,)
         if rows is not None
-        else _scalar_features(path, table, options, {*taken, *marks, label_list})
+        else _scalar_features(path, table, options, {*taken, *marks, label_list, *kept})
     )
+    check_kept(path, kept, features)
     return TableLayout(
         form=form,
         bag=bag,
@@ -197,7 +214,67 @@ def layout_of(table: TableFile, options: SourceOptions) -> TableLayout:
         marks=marks,
         label_list=label_list,
         row_label=None if row_label is None else names[row_label],
+        kept=kept,
     )
+
+
+def layout_of_rows(table: TableFile, options: SourceOptions) -> TableLayout:
+    """Layout of a table whose records are the rows of one bag: only features have a role."""
+    names = table.schema.names
+    kept = tuple(
+        names[i] for i in chosen(source_path(table.path), names, options.kept_names, "--keep")
+    )
+    rows = _rows_column(source_path(table.path), table, options, kept)
+    if rows is not None and _depth(table.schema.field(rows).type) != 1:
+        raise SourceError(
+            f"{table.path}: column {rows!r} holds lists of rows, so a record is a bag; "
+            "convert it without a file for each bag: --format arrow"
+        )
+    labels: set[str | None] = {name for name in names if looks_like_labels(name)} | {*kept}
+    features = (
+        (rows,)
+        if rows is not None
+        else _scalar_features(source_path(table.path), table, options, labels)
+    )
+    check_kept(Path(table.path), kept, features)
+    return TableLayout(
+        form="long",
+        bag=None,
+        features=features,
+        is_list=rows is not None,
+        n_rows=None,
+        marks=(),
+        label_list=None,
+        row_label=None,
+        kept=kept,
+    )
+
+
+def width_and_type(
+    table: TableFile, layout: TableLayout, options: SourceOptions
+) -> tuple[int, str]:
+    """Number of values in a row, and the name of their type."""
+    width, value_type = _width_and_type([table], layout, options)
+    return width, value_type.name
+
+
+def all_rows(
+    table: TableFile, layout: TableLayout, width: int, options: SourceOptions
+) -> NDArray[Any]:
+    """Return the features of all records."""
+    parts = []
+    for first, batch in table.batches(0, table.n_groups, layout.columns, options.limits):
+        parts.append(_bag_rows(batch, layout, width, _locator(table, first))[1])
+    return np.concatenate(parts) if parts else np.empty((0, width), np.float32)
+
+
+def all_kept(table: TableFile, columns: Sequence[KeptColumn], options: SourceOptions) -> Kept:
+    """Return the kept columns of all records, each of which is a row."""
+    parts = [{column.name: column.empty() for column in columns}]
+    names = [column.name for column in columns]
+    for first, batch in table.batches(0, table.n_groups, names, options.limits):
+        parts.append(kept_values(batch, columns, None, _locator(table, first)))
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:
@@ -227,7 +304,9 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _rows_column(path: Path, table: TableFile, options: SourceOptions) -> str | None:
+def _rows_column(
+    path: Path, table: TableFile, options: SourceOptions, kept: Sequence[str]
+) -> str | None:
     """Column of lists that holds the rows; None if every feature has its own column."""
     names = table.schema.names
     if options.feature_columns is not None:
@@ -243,13 +322,39 @@ def _rows_column(path: Path, table: TableFile, options: SourceOptions) -> str | 
                 )
         return columns[0] if depths[0] else None
     candidates = [names[i] for i in called(names, ROWS_NAMES)]
-    candidates = [name for name in candidates if _depth(table.schema.field(name).type) in (1, 2)]
+    candidates = [
+        name
+        for name in candidates
+        if name not in kept and _depth(table.schema.field(name).type) in (1, 2)
+    ]
     if len(candidates) > 1:
         raise SourceError(
             f"{path}: columns {candidates[0]!r} and {candidates[1]!r} may both hold rows; "
             "give --feature-columns"
         )
-    return candidates[0] if candidates else None
+    return candidates[0] if candidates else _only_rows(table, kept)
+
+
+def _only_rows(table: TableFile, kept: Sequence[str]) -> str | None:
+    """The only column that can hold rows: of lists of lists, or else the only numbers at all."""
+    depths = {field.name: _depth(field.type) for field in table.schema if field.name not in kept}
+    nested = [name for name, depth in depths.items() if depth == 2]
+    if nested:
+        return nested[0] if len(nested) == 1 else None
+    floats = [
+        field.name
+        for field in table.schema
+        if depths.get(field.name) in (0, 1) and _holds_floats(field.type)
+    ]
+    return floats[0] if len(floats) == 1 and depths[floats[0]] == 1 else None
+
+
+def _holds_floats(kind: pa.DataType) -> bool:
+    """Whether numbers, or the numbers in lists, are floats; integers may be labels or counts."""
+    kind = _storage(kind)
+    while _is_list(kind):
+        kind = _storage(kind.value_type)
+    return bool(pa.types.is_floating(kind))
 
 
 def _id_column(path: Path, names: Sequence[str], options: SourceOptions) -> str | None:
@@ -369,6 +474,103 @@ def _first_width(batch: pa.RecordBatch, layout: TableLayout, locate: Locate) -> 
     return int(sizes[0]) if len(sizes) else 0
 
 
+# --- kept columns ------------------------------------------------------------------------------
+
+
+def kept_types(
+    tables: Sequence[TableFile], layout: TableLayout, options: SourceOptions
+) -> tuple[KeptColumn, ...]:
+    """Types of the kept columns by the schema; the width of lists by the first row."""
+    columns = []
+    for name in sorted(layout.kept):
+        declared = tables[0].schema.field(name).type
+        kind = _storage(declared)
+        # Where a record is a bag, it lists the values of its rows.
+        of_bags = layout.form != "long"
+        if of_bags:
+            kind = _storage(kind.value_type) if _is_list(kind) else pa.null()
+        is_list = _is_list(kind)
+        leaf = _label_type(kind)
+        dtype = TEXT if is_text(leaf) else None
+        if _is_number(leaf) or pa.types.is_boolean(leaf):
+            dtype = "uint8" if pa.types.is_boolean(leaf) else np.dtype(leaf.to_pandas_dtype()).name
+        if dtype is None or (is_list and dtype == TEXT):
+            raise SourceError(
+                f"{tables[0].path}: column {name!r} of type {declared} cannot be kept; expected a "
+                f"number, a text or a list of numbers for each row{', listed' if of_bags else ''}"
+            )
+        width = 1
+        if is_list:
+            width = _kept_width(tables, name, kind, of_bags, options)
+        columns.append(KeptColumn(name, dtype, width))
+    return tuple(columns)
+
+
+def _kept_width(
+    tables: Sequence[TableFile],
+    name: str,
+    kind: pa.DataType,
+    of_bags: bool,
+    options: SourceOptions,
+) -> int:
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size)
+    for table in tables:
+        for first, batch in table.batches(0, table.n_groups, [name], options.limits):
+            values, locate = batch.column(name), _locator(table, first)
+            if of_bags:
+                values = _unwrapped(values, name, locate)[1]
+            sizes, _ = _unwrapped(values, name, partial(_first_record, locate))
+            if len(sizes):
+                return int(sizes[0])
+    return 1
+
+
+def _first_record(locate: Locate, _: int) -> str:
+    return locate(0)
+
+
+def kept_values(
+    batch: pa.RecordBatch, columns: Sequence[KeptColumn], rows: I64 | None, locate: Locate
+) -> Kept:
+    """Kept columns of a batch; ``rows`` counts the rows of each record, None if each is a row."""
+    return {column.name: _kept_values(batch, column, rows, locate) for column in columns}
+
+
+def _kept_values(
+    batch: pa.RecordBatch, column: KeptColumn, rows: I64 | None, locate: Locate
+) -> NDArray[Any]:
+    name, values = column.name, _plain(batch.column(column.name))
+    ends = np.arange(batch.num_rows + 1)
+    if rows is not None:
+        sizes, values = _unwrapped(values, name, locate)
+        if not (sizes == rows).all():
+            at = int((sizes != rows).argmax())
+            raise SourceError(f"{locate(at)}: {sizes[at]} values of {name!r} for {rows[at]} rows")
+        ends = from_sizes(sizes)
+
+    def record_of(row: int) -> int:
+        return _item_of(ends, row)
+
+    if _is_list(values.type):
+        widths, values = _unwrapped(values, name, lambda row: locate(record_of(row)))
+        if not (widths == column.width).all():
+            row = int((widths != column.width).argmax())
+            raise SourceError(
+                f"{locate(record_of(row))}: {name!r} has {widths[row]} values, expected "
+                f"{column.width} for each row"
+            )
+    values = _plain(values)
+    if not pa.types.is_floating(values.type):
+        _refuse_nulls(values, name, locate, lambda i: record_of(i // column.width))
+    if column.dtype == TEXT:
+        return as_texts(values.to_pylist())
+    # A null among floats becomes NaN, which is how pandas writes it.
+    numbers = np.asarray(values.to_numpy(zero_copy_only=False))
+    numbers = numbers.astype(np.uint8) if numbers.dtype == bool else numbers
+    return numbers if column.width == 1 else numbers.reshape(-1, column.width)
+
+
 # --- labels ------------------------------------------------------------------------------------
 
 
@@ -428,7 +630,7 @@ def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...] | None:
     if metadata is None:
         return None
     try:
-        feature = json.loads(metadata)["info"]["features"][column]
+        feature = parse_json(metadata)["info"]["features"][column]
     except (ValueError, KeyError, TypeError):
         return None
     while isinstance(feature, dict) and "feature" in feature:
@@ -716,7 +918,7 @@ def _ids(column: pa.Array, name: str, locate: Locate) -> pa.Array:
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     """Yield the bags that begin in the groups of the span."""
-    table = open_table(span.path)
+    table = open_partition(span.path)
     layout = layout_of(table, options)
     if layout.form == "long":
         return _read_long(table, span, layout, scan, options)
@@ -735,7 +937,8 @@ def _read_nested(
         if layout.bag is not None:
             ids = _ids(batch.column(layout.bag), layout.bag, locate).to_pylist()
         row_labels = _row_labels(batch, layout, labelling, sizes, locate)
-        yield BagBlock(from_sizes(sizes), rows, label_offsets, labels, row_labels, ids)
+        kept = kept_values(batch, scan.kept, sizes, locate)
+        yield BagBlock(from_sizes(sizes), rows, label_offsets, labels, row_labels, ids, kept)
 
 
 def _read_long(
@@ -792,6 +995,7 @@ def _piece(
         labels[positions],
         _row_labels(batch, layout, labelling, sizes, locate),
         ids.take(pa.array(offsets[:-1])).to_pylist(),
+        kept_values(batch, scan.kept, None, locate),
     )
     return RowRun(block, locate)
 
@@ -822,5 +1026,6 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    streams=True,
     may_lack_labels=True,
 )

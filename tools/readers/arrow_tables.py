@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count, repeat
 from pathlib import Path
@@ -27,6 +27,8 @@ from streammiml_tools.readers.ipc_messages import (
 )
 from streammiml_tools.readers.messages import reason_of
 from streammiml_tools.readers.parquet_footer import RowGroup, row_groups
+from streammiml_tools.readers.partitions import keys_of, value_of
+from streammiml_tools.readers.remote_files import arrow_file, arrow_source, source_path
 
 PARQUET, IPC, STREAM, FEATHER1 = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff", b"FEA1"
 BATCH_BYTES = 8 << 20
@@ -56,6 +58,8 @@ class TableFile:
     """Declared bytes that must be held in memory together."""
     text_paths: tuple[str, ...] = ()
     """Paths, in a Parquet file, of columns of texts and of texts within lists."""
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """Columns that have one value in the whole file, from the names of its folders."""
 
     @property
     def n_groups(self) -> int:
@@ -83,19 +87,64 @@ class TableFile:
         A record whose decoded columns take more memory than is allowed is refused.
         """
         first = sum(self.group_records[:start])
+        values = {name: value for name, value in self.partition if name in columns}
+        stored = [name for name in columns if name not in values]
+        if values and not stored:
+            yield from self._partition_batches(first, sum(self.group_records[start:stop]), values)
+            return
         with _reading(self.path):
-            for batch in _READ[self.kind](self, start, stop, list(columns)):
+            for batch in _READ[self.kind](self, start, stop, stored):
                 for piece, n_bytes in _bounded_pieces(batch):
                     if n_bytes > limits.share:
                         raise self._too_large(f"record {first}", n_bytes, limits)
-                    yield first, piece
+                    yield first, _with_constants(piece, values)
                     first += piece.num_rows
+
+    def _partition_batches(
+        self, first: int, n_records: int, values: dict[str, str | None]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of columns of the partition only; the file is not read."""
+        for start in range(0, n_records, BATCH_ROWS):
+            columns = _constants(values, min(BATCH_ROWS, n_records - start))
+            yield first + start, pa.RecordBatch.from_arrays(columns, list(values))
 
 
 def open_table(path: str | Path) -> TableFile:
     """Open a file; its first bytes determine the format."""
-    stat = Path(path).stat()
+    stat = source_path(path).stat()
     return _open_table(str(path), stat.st_mtime_ns, stat.st_size)
+
+
+def open_partition(path: str | Path) -> TableFile:
+    """Open a file with the keys of its folders as columns of text (``split=train/a.parquet``).
+
+    A column of the file with the name of a key is kept instead of the key.
+    """
+    stat = source_path(path).stat()
+    return _open_partition(str(path), stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=64)
+def _open_partition(path: str, changed: int, size: int) -> TableFile:
+    table = _open_table(path, changed, size)
+    keys = {key: value for key, value in keys_of(path).items() if key not in table.schema.names}
+    schema = table.schema
+    for key in keys:
+        schema = schema.append(pa.field(key, pa.string()))
+    partition = tuple((key, value_of(value)) for key, value in keys.items())
+    return replace(table, schema=schema, partition=partition)
+
+
+def _constants(values: dict[str, str | None], n_records: int) -> list[pa.Array]:
+    return [pa.repeat(pa.scalar(value, pa.string()), n_records) for value in values.values()]
+
+
+def _with_constants(batch: pa.RecordBatch, values: dict[str, str | None]) -> pa.RecordBatch:
+    """Append columns of one value each."""
+    if not values:
+        return batch
+    columns = [*batch.columns, *_constants(values, batch.num_rows)]
+    return pa.RecordBatch.from_arrays(columns, [*batch.schema.names, *values])
 
 
 @lru_cache(maxsize=64)
@@ -114,7 +163,7 @@ def _open_ipc(path: str, kind: str, size: int) -> TableFile:
     batches, dictionary_bytes = _record_batches(path, kind, size)
     held_bytes = dictionary_bytes + max((batch.in_memory for batch in batches), default=0)
     open_reader = pa.ipc.open_stream if kind == "stream" else pa.ipc.open_file
-    with pa.OSFile(path) as file, open_reader(file) as reader:
+    with arrow_file(path) as file, open_reader(file) as reader:
         schema = reader.schema
     n_records = tuple(batch.n_records for batch in batches)
     if kind == "stream":
@@ -128,7 +177,7 @@ def _record_batches(path: str, kind: str, size: int) -> tuple[list[BatchSizes], 
     """Sizes of the record batches, and bytes of all dictionaries; huge sizes are refused."""
     batches: list[BatchSizes] = []
     dictionary_bytes = 0
-    with Path(path).open("rb") as file:
+    with source_path(path).open("rb") as file:
         messages = stream_messages if kind == "stream" else file_messages
         for message in messages(file, size):
             which = f"batch {len(batches)}" if message.is_records else "a dictionary"
@@ -141,7 +190,7 @@ def _record_batches(path: str, kind: str, size: int) -> tuple[list[BatchSizes], 
 
 
 def _kind(path: str) -> str:
-    with Path(path).open("rb") as file:
+    with source_path(path).open("rb") as file:
         head = file.read(8)
     if head.startswith(FEATHER1):
         raise SourceError(f"{path} is Feather version 1; write the file again as version 2")
@@ -174,7 +223,7 @@ def _open_parquet(path: str) -> TableFile:
     groups = row_groups(path)
     for number, group in enumerate(groups):
         _refuse_bomb(path, number, group)
-    with pq.ParquetFile(path, memory_map=False) as file:
+    with pq.ParquetFile(arrow_source(path), memory_map=False) as file:
         return TableFile(
             path,
             "parquet",
@@ -227,7 +276,7 @@ def _parquet_batches(
     batch_rows = max(1, min(BATCH_ROWS, BATCH_BYTES // record_bytes))
     # Texts stay dictionary-encoded: a text of 1 MB in every record would take gigabytes decoded.
     with pq.ParquetFile(
-        table.path,
+        arrow_source(table.path),
         memory_map=False,
         page_checksum_verification=True,
         pre_buffer=False,
@@ -250,7 +299,7 @@ def _ipc_batches(
     table: TableFile, start: int, stop: int, columns: list[str]
 ) -> Iterator[pa.RecordBatch]:
     options = pa.ipc.IpcReadOptions(included_fields=_column_indices(table, columns))
-    with pa.OSFile(table.path) as file, pa.ipc.open_file(file, options=options) as reader:
+    with arrow_file(table.path) as file, pa.ipc.open_file(file, options=options) as reader:
         numbers = range(start, stop)
         names = (f"batch {number}" for number in numbers)
         yield from _checked(table.path, map(reader.get_batch, numbers), names)
@@ -262,7 +311,7 @@ def _stream_batches(
     if start >= stop:
         return
     options = pa.ipc.IpcReadOptions(included_fields=_column_indices(table, columns))
-    with pa.OSFile(table.path) as file, pa.ipc.open_stream(file, options=options) as reader:
+    with arrow_file(table.path) as file, pa.ipc.open_stream(file, options=options) as reader:
         names = (f"batch {number}" for number in count())
         yield from _checked(table.path, iter(reader), names)
 

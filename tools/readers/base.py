@@ -16,12 +16,15 @@ from typing import Annotated, Any, NamedTuple
 from cyclopts import Parameter
 
 from streammiml.bags.block import BagBlock
-from streammiml.errors import StreammimlError
+from streammiml.bags.kept_columns import KeptColumn
+from streammiml.errors import StreammimlError, unknown
 
 SPAN_BYTES = 32 << 20
 """Default size of a span in bytes of the source, approximately."""
 BESIDE = "\0"
 """Separates the paths of a span that needs several files."""
+UNKNOWN_LABELS = ("refuse", "drop", "append")
+"""What may be done with labels that ``--labels`` does not name."""
 NONE = "none"
 """Value of a column option that means: there is no such column."""
 
@@ -84,19 +87,36 @@ class SourceOptions:
     """Name of the reader; needed only if suffix and content do not determine it. hdf5 needs pip
     install 'streammiml[hdf5]', matlab needs pip install 'streammiml[matlab]'."""
     labels: tuple[str, ...] | None = None
-    """Names of all labels, in order; any other label is refused."""
+    """Where the names of all labels are, in order: a file with a name a line, a vocabulary (a CSV
+    file with columns index and name), a run or model, or a store. Any other label is refused,
+    unless --unknown-labels says otherwise."""
+    unknown_labels: str = "refuse"
+    """What to do with labels that --labels does not name: refuse them, drop them and count them,
+    or append them after the named ones."""
     bag_column: str | None = None
-    """Column or field that names the bag of a row, in text and in tables of long form."""
+    """Column or field that names the bag of a row, in text and in tables of long form; with
+    --bag-labels also the column of its table that names the bag."""
+    bag_labels: str | None = None
+    """Table with the labels of each bag (CSV, TSV, Parquet, Arrow): a column of bag ids, and one
+    0/1 column for each label or one column that lists the labels (a;b). It replaces all labels of
+    the source. If the source is many files without bag ids, each file is a bag, and its name
+    without suffix is the id."""
     label_columns: tuple[str, ...] | None = None
     """Columns or variable of the labels: one 0/1 column for each label, or one column that lists
-    the labels; 'none' leaves labels out."""
+    the labels; in WebDataset the ending of a member (cls) or a field of json; 'none' leaves labels
+    out."""
     row_label_column: str | None = None
     """Column or variable of the labels of rows."""
     feature_columns: tuple[str, ...] | None = None
     """Columns of the features, or the one column that lists the features; by default all other
     columns of numbers."""
     variables: tuple[str, ...] | None = None
-    """Arrays or variables of the bags, in files that hold several."""
+    """Arrays or variables of the bags, in files that hold several; in WebDataset the ending of the
+    member of rows."""
+    keep: tuple[str, ...] | None = None
+    """Columns or arrays to keep beside the rows, such as coordinates or times; they come back with
+    key instances, and no model reads them. Repeat the option for several. A store keeps all of its
+    own; 'none' leaves them out."""
     transposed: bool | None = None
     """Whether bags have shape (features, rows); determined from the shapes by default."""
     labels_transposed: bool | None = None
@@ -108,9 +128,15 @@ class SourceOptions:
     header: bool | None = None
     """Whether the first line of text names the columns; determined from its content by default."""
     n_features: int | None = None
-    """Number of features, if the last feature may not occur in the source."""
+    """Number of features, if the last feature may not occur in the source; in a tf.train.Example
+    the values of one row."""
+    n_labels: int | None = None
+    """Number of labels, if labels are numbers and the last label may not occur in the source."""
     sparse: bool | None = None
     """Whether rows are stored sparse; as in the source by default."""
+    where: tuple[str, ...] | None = None
+    """Convert only the files in folders called KEY=VALUE, as partitions of Hive are; with several
+    values of a key, files with any of them. The keys are columns of Parquet and Arrow files."""
     group: bool = False
     """Whether the rows of a bag may be apart in the source. The reader then gives every run of rows
     as a bag of the same id, and the converter joins these bags in the order of the source."""
@@ -120,11 +146,34 @@ class SourceOptions:
     """Memory that the converter allows; not an option of the command line."""
 
     def __post_init__(self) -> None:
+        if self.unknown_labels not in UNKNOWN_LABELS:
+            raise unknown("policy for unknown labels", self.unknown_labels, UNKNOWN_LABELS)
+        if self.unknown_labels != "refuse" and self.labels is None:
+            raise StreammimlError(
+                f"--unknown-labels {self.unknown_labels} needs --labels, which names the known ones"
+            )
         if self.no_labels and self.row_label_column not in (None, NONE):
             raise StreammimlError(
                 f"--label-columns none leaves labels out, but --row-label-column names "
                 f"{self.row_label_column!r}; give one of them"
             )
+
+        if self.n_labels is not None and (self.n_labels < 1 or self.labels is not None):
+            raise StreammimlError(
+                f"--n-labels {self.n_labels}: at least 1 label is expected"
+                if self.n_labels < 1
+                else "--labels names all labels, so --n-labels is not needed; give one of them"
+            )
+        if self.bag_labels is not None and self.row_label_column not in (None, NONE):
+            raise StreammimlError(
+                "--bag-labels replaces all labels of the source, those of rows too; leave out "
+                "--row-label-column"
+            )
+
+    @property
+    def kept_names(self) -> tuple[str, ...]:
+        """Names of columns to keep."""
+        return () if self.keep in (None, (NONE,)) else self.keep or ()
 
     @property
     def no_labels(self) -> bool:
@@ -147,6 +196,8 @@ class Scan:
     feature_names: tuple[str, ...] | None = None
     row_labels: bool = False
     bag_ids: bool = False
+    kept: tuple[KeptColumn, ...] = ()
+    """Columns that are kept beside the rows."""
     n_bags: int | None = None
     """None if the scan has not counted the bags."""
     n_rows: int | None = None
@@ -154,6 +205,8 @@ class Scan:
     """Memory that reading needs beside a span, for formats that are read into memory as a whole."""
     notes: tuple[str, ...] = ()
     """Lines for the user: which role each column or variable has, and why."""
+    warnings: tuple[str, ...] = ()
+    """Lines that are printed before the conversion begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +224,8 @@ class Reader:
     """Makes one cheap pass over the files, in the order given; raises SourceError."""
     read: Callable[[Span, Scan, SourceOptions], Iterator[BagBlock]]
     """Yields the bags of a span in blocks of a few MB; raises SourceError."""
+    streams: bool = False
+    """Whether the reader reads files under URLs, by ranges of bytes."""
     may_lack_labels: bool = False
     """Whether the reader accepts ``--label-columns none``."""
     extra: str | None = None
@@ -191,15 +246,16 @@ class ExtraModule:
 
     def scan(self, paths: Sequence[Path], options: SourceOptions) -> Scan:
         """Call ``scan`` of the module; a missing package is a SourceError."""
-        result: Scan = self._loaded(str(paths[0])).scan(paths, options)
+        result: Scan = self.loaded(str(paths[0])).scan(paths, options)
         return result
 
     def read(self, span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
         """Call ``read`` of the module; a missing package is a SourceError."""
-        blocks: Iterator[BagBlock] = self._loaded(span.path).read(span, scan, options)
+        blocks: Iterator[BagBlock] = self.loaded(span.path).read(span, scan, options)
         return blocks
 
-    def _loaded(self, path: str) -> Any:
+    def loaded(self, path: str) -> Any:
+        """Return the module; a missing package is a SourceError that begins with ``path``."""
         try:
             return import_module(self.module)
         except ModuleNotFoundError as error:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.kept_cells import check_names
 from streammiml_tools.readers.messages import listed
 
 BAG_NAMES = ("bag", "bag_id", "bagid", "bag id", "qid", "id")
@@ -76,6 +77,17 @@ def row_label_column(path: Path, names: Sequence[str], options: SourceOptions) -
         which = " and ".join(repr(names[i]) for i in candidates)
         raise SourceError(f"{path}: columns {which} may both label rows; give --row-label-column")
     return candidates[0] if candidates else None
+
+
+def check_kept(path: Path, kept: Sequence[str], taken: Sequence[str]) -> None:
+    """Refuse kept columns that have another role too, or a name that no store can have."""
+    check_names(path, kept)
+    both = [name for name in kept if name in taken]
+    if both:
+        raise SourceError(
+            f"{path}: column {both[0]!r} names or labels bags or rows, and cannot be kept too; "
+            "leave it out of --keep"
+        )
 
 
 def label_columns(

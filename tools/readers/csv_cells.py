@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import Kept, KeptColumn
 from streammiml.bags.offsets import from_sizes
 from streammiml_tools.readers.base import Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.column_roles import UNKNOWN, is_number_text
+from streammiml_tools.readers.kept_cells import CellTypes, kept_cells
 from streammiml_tools.readers.labelling import (
     Labelling,
     cut_labels,
@@ -75,12 +77,18 @@ class CellLayout:
     mark_names: tuple[str, ...] | None = None
     label_list: int | None = None
     row_label: int | None = None
+    kept: tuple[int, ...] = ()
 
     @property
     def texts(self) -> list[int]:
         """Columns that are read as text."""
         optional = (self.label_list, self.row_label)
         return [self.bag, *(column for column in optional if column is not None)]
+
+    @property
+    def texts_and_kept(self) -> list[int]:
+        """Columns whose cells are read unchanged."""
+        return [*self.texts, *self.kept]
 
     @property
     def numbers(self) -> list[int]:
@@ -176,7 +184,7 @@ def read_long(
             times=LINE_TIMES,
         )
         for lines in blocks:
-            piece = _piece(lines, layout, labelling, options)
+            piece = _piece(lines, layout, labelling, scan.kept, options)
             if piece is not None:
                 yield piece
 
@@ -219,15 +227,19 @@ def _id_before(span: Span, layout: CellLayout, options: SourceOptions) -> str | 
 
 
 def _piece(
-    lines: LineBlock, layout: CellLayout, labelling: Labelling, options: SourceOptions
+    lines: LineBlock,
+    layout: CellLayout,
+    labelling: Labelling,
+    kept: Sequence[KeptColumn],
+    options: SourceOptions,
 ) -> RowRun | None:
-    table = _table(lines, layout, layout.texts, layout.numbers)
+    table = _table(lines, layout, layout.texts_and_kept, layout.numbers)
     if not table.num_rows:
         return None
     rows = _matrix(table, layout.features)
     # Minimum and maximum keep NaN and infinity, and are faster than a mask.
     if not np.isfinite([rows.min(), rows.max()]).all():
-        _table_by_cell(lines, layout, layout.texts, layout.numbers)
+        _table_by_cell(lines, layout, layout.texts_and_kept, layout.numbers)
     ids = table.column(str(layout.bag)).combine_chunks()
     offsets = run_starts(_changes(ids))
     firsts = offsets[:-1]
@@ -247,12 +259,47 @@ def _piece(
     if layout.row_label is not None:
         row_labels = _row_labels(table.column(str(layout.row_label)), labelling, locate)
     block = BagBlock(
-        offsets, rows, label_offsets, labels, row_labels, ids.take(pa.array(firsts)).to_pylist()
+        offsets,
+        rows,
+        label_offsets,
+        labels,
+        row_labels,
+        ids.take(pa.array(firsts)).to_pylist(),
+        kept_cells(table, layout.names.index, kept, locate),
     )
     if "" in (block.bag_ids or ()):
         row = int(offsets[(block.bag_ids or []).index("")])
         raise SourceError(f"{locate(row)}: the bag's id is empty")
     return RowRun(block, locate)
+
+
+def number_rows(lines: LineBlock, layout: CellLayout) -> NDArray[np.float32]:
+    """Return the features of a block of lines; ids and labels are not read."""
+    table = _table(lines, layout, [], list(layout.features))
+    if not table.num_rows:
+        return np.empty((0, len(layout.features)), np.float32)
+    rows = _matrix(table, layout.features)
+    if not np.isfinite([rows.min(), rows.max()]).all():
+        _table_by_cell(lines, layout, [], list(layout.features))
+    return rows
+
+
+def add_types(lines: LineBlock, layout: CellLayout, types: CellTypes) -> None:
+    """Take the kept cells of a block of lines into account."""
+    table = _table(lines, layout, list(layout.kept), [])
+    for column in layout.kept:
+        types.add(layout.names[column], table.column(str(column)))
+
+
+def kept_rows(lines: LineBlock, layout: CellLayout, columns: Sequence[KeptColumn]) -> Kept:
+    """Kept columns of a block of lines; features are not read."""
+    table = _table(lines, layout, list(layout.kept), [])
+    return kept_cells(
+        table,
+        layout.names.index,
+        columns,
+        lambda row: where(lines.path, _offset_of(lines, row)),
+    )
 
 
 def _changes(cells: pa.Array) -> NDArray[np.bool_]:

@@ -37,6 +37,7 @@ from streammiml_tools.readers.csv_cells import (
 )
 from streammiml_tools.readers.labelling import Labelling, cut_labels, labelling_in, labelling_of
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.text import byte_spans, line_blocks, where
 
 
@@ -209,7 +210,9 @@ def _row_labels_by_bag(path: Path, _changed: int, options: SourceOptions) -> dic
 
 def read_triple(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     """Yield the bags whose first line begins in the span of the feature file."""
-    features, bag_label_path, *row_label_paths = (Path(path) for path in span.path.split(BESIDE))
+    features, bag_label_path, *row_label_paths = (
+        source_path(path) for path in span.path.split(BESIDE)
+    )
     labelling = labelling_in(scan)
     bag_labels = _bag_labels(bag_label_path, bag_label_path.stat().st_mtime_ns, options)
     row_labels = _row_label_lists(row_label_paths[0], options) if row_label_paths else None

@@ -14,11 +14,13 @@ from itertools import islice
 from pathlib import Path
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import KeptColumn
 from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.column_roles import (
     BAG_NAMES,
     UNKNOWN,
     bag_column,
+    check_kept,
     chosen,
     is_number_text,
     label_columns,
@@ -32,6 +34,7 @@ from streammiml_tools.readers.csv_cells import (
     SEPARATORS,
     SUFFIXES,
     CellLayout,
+    add_types,
     check_columns,
     column_values,
     first_lines,
@@ -40,6 +43,7 @@ from streammiml_tools.readers.csv_cells import (
     split_cells,
 )
 from streammiml_tools.readers.csv_triple import is_triple, read_triple, scan_triple
+from streammiml_tools.readers.kept_cells import CellTypes
 from streammiml_tools.readers.labelling import (
     LABEL_SEPARATOR,
     cut_labels,
@@ -49,6 +53,7 @@ from streammiml_tools.readers.labelling import (
     refuse_joined,
 )
 from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.text import BLOCK_BYTES as FIRST_BYTES
 from streammiml_tools.readers.text import (
     LineBlock,
@@ -80,6 +85,7 @@ def tells(path: Path, head: bytes) -> bool:
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Find columns by the first lines, and label names by a pass over their column if needed."""
     if not options.no_labels and is_triple(paths, options):
+        _refuse_keep(paths[0], options)
         for path in paths:
             if last_lines(path) is not None:
                 raise maybe_cut(path)
@@ -102,8 +108,29 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         feature_names=tuple(first.names[i] for i in first.features) if first.has_names else None,
         row_labels=first.row_label is not None,
         bag_ids=True,
+        kept=_kept_found(paths, layouts, options),
         notes=_notes(first),
     )
+
+
+def _kept_found(
+    paths: Sequence[Path], layouts: Sequence[CellLayout], options: SourceOptions
+) -> tuple[KeptColumn, ...]:
+    """Types of the kept columns, by a pass over their cells in all files."""
+    types = CellTypes(layouts[0].names[i] for i in layouts[0].kept)
+    if layouts[0].kept:
+        for path, layout in zip(paths, layouts, strict=True):
+            for lines in _data_blocks(path, layout.start, options, BLOCK_BYTES):
+                add_types(lines, layout, types)
+    return types.columns()
+
+
+def _refuse_keep(path: Path, options: SourceOptions) -> None:
+    if options.kept_names:
+        raise SourceError(
+            f"{path}: --keep needs one file with a line a row and a column of bag ids, not the "
+            "forms of mimllearning and of three files"
+        )
 
 
 def _spans(
@@ -135,7 +162,7 @@ def _may_be_cut(path: Path, layout: CellLayout) -> bool:
 
 
 def _notes(layout: CellLayout) -> tuple[str, ...]:
-    used = {*layout.texts, *layout.numbers}
+    used = {*layout.texts_and_kept, *layout.numbers}
     left_out = [name for i, name in enumerate(layout.names) if i not in used]
     if layout.label_list is not None:
         labels = f"labels listed in column {layout.names[layout.label_list]!r}"
@@ -150,6 +177,8 @@ def _notes(layout: CellLayout) -> tuple[str, ...]:
     ]
     if layout.row_label is not None:
         notes.append(f"labels of rows from column {layout.names[layout.row_label]!r}")
+    if layout.kept:
+        notes.append(f"kept: columns {listed([layout.names[i] for i in layout.kept])}")
     if left_out:
         notes.append(f"left out: columns {listed(left_out)}")
     return tuple(notes)
@@ -215,8 +244,11 @@ def _long(
 ) -> CellLayout:
     bag = bag_column(path, names, options, header)
     row_label = row_label_column(path, names, options)
-    marks, label_list = label_columns(path, names, sample, options, {bag, row_label})
+    kept = chosen(path, names, options.kept_names, "--keep")
+    marks, label_list = label_columns(path, names, sample, options, {bag, row_label, *kept})
     taken = {bag, row_label, label_list, *marks}
+    check_kept(path, [names[i] for i in kept], [names[i] for i in taken if i is not None])
+    taken |= {*kept}
     if options.feature_columns is not None:
         features = chosen(path, names, options.feature_columns, "--feature-columns")
         claimed = [names[i] for i in features if i in taken]
@@ -258,6 +290,7 @@ def _long(
         mark_names=mark_names([names[i] for i in marks]) if header else None,
         label_list=label_list,
         row_label=row_label,
+        kept=kept,
     )
 
 
@@ -268,6 +301,7 @@ def _may_be_number(sample: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def _mimllearning(path: Path, lines: list[tuple[int, bytes]], options: SourceOptions) -> CellLayout:
+    _refuse_keep(path, options)
     n_labels = int(lines[0][1])
     separator = separator_of(path, lines[1][1], options)
     check_columns(path, lines[1][1].count(separator.encode()) + 1, options)
@@ -375,7 +409,7 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     """Yield the bags whose first line begins in the span."""
     if BESIDE in span.path:
         return read_triple(span, scan, options)
-    path = Path(span.path)
+    path = source_path(span.path)
     return read_long(span, layout_of(path, options), scan, options)
 
 
@@ -386,5 +420,6 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    streams=True,
     may_lack_labels=True,
 )

@@ -82,6 +82,12 @@ def check_chunks(path: str | Path, dataset: Any, limits: Limits) -> None:
         check_fits(where, 2 * n_bytes, limits, declared=n_bytes, stored=stored)
 
 
+def is_text(dataset: Any) -> bool:
+    """Whether a dataset holds texts of variable length."""
+    info = h5py.check_string_dtype(dataset.dtype)
+    return info is not None and info.length is None
+
+
 def read_texts(path: str | Path, dataset: Any, start: int, stop: int) -> list[str]:
     """Elements ``start`` to ``stop`` of a dataset of texts of variable length.
 

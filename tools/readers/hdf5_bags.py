@@ -49,15 +49,16 @@ class _Dataset(StoredArray):
         return _Elements(self)
 
     def check(self, limits: Limits) -> None:
-        with open_hdf5(self.path) as file:
-            check_chunks(self.path, _item_at(self.path, file, self.member or ""), limits)
+        path = _path_of(self)
+        with open_hdf5(path) as file:
+            check_chunks(path, _item_at(path, file, self.member or ""), limits)
 
 
 class _Elements(ArrayValues):
     """Elements of a dataset; the file is open only during a read."""
 
     def __getitem__(self, bounds: tuple[int, int]) -> NDArray[Any]:
-        path, array = self.array.path, self.array
+        path, array = _path_of(self.array), self.array
         with open_hdf5(path) as file:
             dataset = _item_at(path, file, array.member or "")
             if h5py.check_string_dtype(dataset.dtype) is None:
@@ -67,8 +68,14 @@ class _Elements(ArrayValues):
             return np.array(read_texts(path, dataset, *bounds), object)
 
     def _scalar(self) -> NDArray[Any]:
-        with open_hdf5(self.array.path) as file:
-            return np.asarray(_item_at(self.array.path, file, self.array.member or "")[()])
+        path = _path_of(self.array)
+        with open_hdf5(path) as file:
+            return np.asarray(_item_at(path, file, self.array.member or "")[()])
+
+
+def _path_of(array: StoredArray) -> Path:
+    assert isinstance(array.path, Path), "HDF5 is only read from disk"
+    return array.path
 
 
 def _item_at(path: Path, file: Any, name: str) -> Any:

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from streammiml.config import format_size
 from streammiml_tools.readers.base import Limits, Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes, check_fits
-from streammiml_tools.readers.number_lists import rows_in
+from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.text import (
     FLOAT32_LIMIT,
     bare_suffix,
@@ -145,7 +147,7 @@ def _fields(path: Path, _changed: int, options: SourceOptions) -> JsonFields:
             what = "rows? name it by --feature-columns"
         raise SourceError(
             f"{path}: which field holds the {what}; the first records have "
-            f"{', '.join(map(repr, keys))}"
+            f"{listed(map(repr, keys))}"
         )
     if instances not in first_rows:
         raise SourceError(f"{path}: the first {n_records} bags have no rows at all")
@@ -182,7 +184,7 @@ def _field(
     if name and not present:
         raise SourceError(
             f"{path}: no field is called {name!r} ({option}); the first records have "
-            f"{', '.join(map(repr, keys))}"
+            f"{listed(map(repr, keys))}"
         )
     if len(present) > 1:
         raise SourceError(
@@ -400,7 +402,7 @@ def _index(index: Any) -> int:
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     """Yield the bags whose lines begin in the span."""
-    path = Path(span.path)
+    path = source_path(span.path)
     rules = RecordRules(fields_of(path, options), scan, labelling_in(scan), options.limits)
     seen: set[str] = set()
     held = HeldBytes(span.path, "ids of bags", options.limits)
@@ -559,6 +561,8 @@ class DenseBags(GatheredBags):
 
     def __init__(self, rules: RecordRules, n_bytes: int) -> None:
         super().__init__(rules)
+        # Loaded late: scanning a file and refusing it need no compiled code.
+        self._rows_in = import_module("streammiml_tools.readers.number_lists").rows_in
         # A number and the character after it take at least two bytes of text.
         self._values = np.empty(n_bytes // 2 + 1, np.float64)
         self._n_values = 0
@@ -576,7 +580,7 @@ class DenseBags(GatheredBags):
         start = line.find(b"[", at)
         if at < 0 or start < 0 or line[at + len(key) : start].strip() != b":":
             return False
-        end, n_rows = rows_in(line, start, width, self._values[self._n_values :])
+        end, n_rows = self._rows_in(line, start, width, self._values[self._n_values :])
         if end < 0:
             return False
         rest = line[:start] + b"null" + line[end:]
@@ -713,5 +717,6 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    streams=True,
     may_lack_labels=True,
 )

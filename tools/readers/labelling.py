@@ -61,7 +61,7 @@ class Labelling:
             )
         raise SourceError(
             f"{where}: label {label!r} is not known; known: {listed(self.names)}; "
-            "add it to --labels"
+            "add it to --labels, or let --unknown-labels drop or append it"
         )
 
     def indices(self, labels: Sequence[str | int], where: str) -> list[int]:
@@ -134,6 +134,26 @@ def labelling_of(
             "FILE, with one name a line in the order of the numbers"
         )
     return Labelling(tuple(sorted({str(label) for label in labels})))
+
+
+def refuse_marks(
+    labels_of_all: Iterable[Sequence[str | int]], options: SourceOptions, where: str
+) -> None:
+    """Refuse labels that are all [0, 1] or [1, 0]; marks of more labels would be numbers twice."""
+    n_labels = options.n_labels if options.labels is None else len(options.labels)
+    if n_labels not in (None, 2):
+        return
+    is_empty = True
+    for labels in labels_of_all:
+        if list(labels) not in ([0, 1], [1, 0]):
+            return
+        is_empty = False
+    if not is_empty:
+        raise SourceError(
+            f"{where} has labels that all are [0, 1] or [1, 0]: marks of two labels, or numbers "
+            "of labels? write the numbers, or names, of only the labels that a bag has; give "
+            "--n-labels if there are more than two"
+        )
 
 
 def labelling_in(scan: Scan) -> Labelling:

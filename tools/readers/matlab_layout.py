@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml_tools.readers.base import NONE, SourceError, SourceOptions
+from streammiml_tools.readers.messages import listed
 
 I64 = NDArray[np.int64]
 
@@ -464,7 +465,7 @@ def _notes(
         notes.append(f"{path}: names of labels from {names.shown}")
     used = {outline.name for outline in (*taken, targets, row_labels, names) if outline is not None}
     unused = [outline.shown for outline in variables if outline.name not in used]
-    return (*notes, f"{path}: not used: {', '.join(unused)}") if unused else tuple(notes)
+    return (*notes, f"{path}: not used: {listed(unused)}") if unused else tuple(notes)
 
 
 def narrowest(stores: Iterable[str]) -> str:

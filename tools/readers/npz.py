@@ -18,6 +18,7 @@ import lzma
 import math
 import os
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,12 +26,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streammiml._base.platform import read_at
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
@@ -47,6 +47,7 @@ from streammiml_tools.readers.base import (
 from streammiml_tools.readers.labelling import label_numbers_of, labels_of_marks, numbered_names
 from streammiml_tools.readers.memory_checks import check_fits, check_ratio
 from streammiml_tools.readers.messages import reason_of
+from streammiml_tools.readers.remote_files import is_url, source_path
 from streammiml_tools.readers.text import twice
 
 I64 = NDArray[np.int64]
@@ -98,13 +99,31 @@ TEXT_BYTES = 100
 """Memory for a text in addition to its characters."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldFile:
+    """A file whose bytes are in memory, such as a member of a tar; it opens like a ``Path``."""
+
+    name: str
+    """Name for messages; it ends with the suffix of the file."""
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self, mode: str = "rb", buffering: int = 0) -> io.BytesIO:
+        """Open the bytes for reading; the arguments are those of ``Path.open``."""
+        assert mode == "rb", "the bytes are only read"
+        del buffering
+        return io.BytesIO(self.content)
+
+
 @dataclass(frozen=True)
 class StoredArray:
     """One array on disk: its header, and the position of its values."""
 
     name: str
     """File and member, for messages."""
-    path: Path
+    path: Path | HeldFile
     member: str | None
     """Name in a zip file; None if the array is a file."""
     shape: tuple[int, ...]
@@ -188,7 +207,11 @@ def _header(file: _ByteSource, name: str, available: int) -> tuple[Any, bool, np
             raise ValueError(f"a header of {length} bytes")
         raw = io.BytesIO(prefix + file.read(length))
         shape, by_columns, dtype = read(raw, max_header_size=MAX_HEADER)
-    except (ValueError, struct.error, EOFError, SyntaxError, TypeError, OverflowError) as error:
+    # NumPy parses the header with Python's tokenizer.
+    except (
+        *(ValueError, struct.error, EOFError, SyntaxError, TypeError, OverflowError),
+        tokenize.TokenError,
+    ) as error:
         why = reason_of(error)
         raise SourceError(f"{name} is not a NumPy array, or is damaged: {why}") from None
     if dtype.hasobject:
@@ -214,15 +237,22 @@ def _checked(array: StoredArray, available: int) -> StoredArray:
     return array
 
 
-def _npy(path: Path) -> StoredArray:
+def npy_array(path: Path | HeldFile) -> StoredArray:
+    """The array of an npy file; only its header is read."""
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            size = _size(file)
             shape, by_columns, dtype, start = _header(file, str(path), size)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from error
     array = StoredArray(str(path), path, None, shape, dtype, by_columns, start, False)
     return _checked(array, size - start)
+
+
+def _size(file: BinaryIO) -> int:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
 
 
 @contextmanager
@@ -241,9 +271,11 @@ def _damage(name: str) -> Iterator[None]:
         raise SourceError(f"{name} is damaged: {reason}; fetch it again") from None
 
 
-def _zip(path: Path) -> zipfile.ZipFile:
+def _zip(path: Path | HeldFile) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        if isinstance(path, HeldFile):
+            return zipfile.ZipFile(path.open())
+        return zipfile.ZipFile(path.open("rb") if is_url(path) else path)
     except OSError as error:
         if error.errno is None or error.errno == errno.EINVAL:
             # A damaged index can name a position before the first byte.
@@ -271,7 +303,7 @@ class MemberReader:
     zipfile has no limit for bzip2 and LZMA: 4 kB can become 4 GB in one call.
     """
 
-    def __init__(self, path: Path, packed: ZipMember) -> None:
+    def __init__(self, path: Path | HeldFile, packed: ZipMember) -> None:
         self._path, self._packed = path, packed
         self._left_in, self._left_out, self._crc = packed.n_stored, packed.n_bytes, 0
         self._decompressor = self._new_decompressor()
@@ -333,7 +365,7 @@ class MemberReader:
         return b""
 
 
-def _member(path: Path, info: zipfile.ZipInfo) -> StoredArray:
+def _member(path: Path | HeldFile, info: zipfile.ZipInfo) -> StoredArray:
     name = f"{path}, member {info.filename}"
     method = METHODS.get(info.compress_type)
     if method is None or info.flag_bits & ENCRYPTED:
@@ -353,18 +385,19 @@ def _member(path: Path, info: zipfile.ZipInfo) -> StoredArray:
     return _checked(array, info.file_size - length)
 
 
-def _begin_of(path: Path, info: zipfile.ZipInfo, name: str) -> int:
+def _begin_of(path: Path | HeldFile, info: zipfile.ZipInfo, name: str) -> int:
     """Offset in the file of the stored bytes of a member."""
     raw = b""
-    if info.header_offset >= 0:
-        with path.open("rb") as file:
+    with path.open("rb") as file:
+        size = _size(file)
+        if info.header_offset >= 0:
             file.seek(info.header_offset)
             raw = file.read(30)
     if len(raw) < 30 or not raw.startswith(ZIP):
         raise SourceError(f"{name} is damaged: its header is not where the index says")
     n_name, n_extra = struct.unpack("<HH", raw[26:30])
     begin = info.header_offset + 30 + n_name + n_extra
-    if begin + info.compress_size > path.stat().st_size:
+    if begin + info.compress_size > size:
         raise SourceError(f"{name} is cut short: it ends beyond the end of the file")
     return int(begin)
 
@@ -390,7 +423,14 @@ def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
     repeated = twice(names)
     if repeated is not None:
         raise SourceError(f"two files are called {repeated}.npy; name the files of one corpus")
-    return {file.stem: _npy(file) for file in files}
+    return {file.stem: npy_array(file) for file in files}
+
+
+def members_of(path: Path | HeldFile) -> dict[str, StoredArray]:
+    """All arrays of an npz file by name."""
+    with _zip(path) as archive:
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        return {info.filename[:-4]: _member(path, info) for info in infos}
 
 
 def _roles(
@@ -435,9 +475,10 @@ def _pread(array: StoredArray, offset: int, out: NDArray[Any]) -> None:
     try:
         with array.path.open("rb", buffering=0) as file:
             view, done = _bytes_of(out), 0
+            file.seek(array.start + offset)
             while done < len(view):
-                got = read_at(file.fileno(), view[done:], array.start + offset + done)
-                if got == 0:
+                got = file.readinto(view[done:])
+                if not got:
                     raise SourceError(
                         f"{array.name} is shorter than at the scan: it ends at byte "
                         f"{array.start + offset + done:,}; convert it again once it is complete"
@@ -888,7 +929,7 @@ def _corpus(
     arrays_in: ArraysIn,
 ) -> ArrayCorpus:
     del stamp  # Part of the cache key, so that a source that was replaced is opened again.
-    return ArrayCorpus([Path(part) for part in source.split(BESIDE)], options, arrays_in)
+    return ArrayCorpus([source_path(part) for part in source.split(BESIDE)], options, arrays_in)
 
 
 def read_arrays(
@@ -896,7 +937,7 @@ def read_arrays(
 ) -> Iterator[BagBlock]:
     """Yield the bags of a span of flat arrays."""
     try:
-        status = [Path(part).stat() for part in span.path.split(BESIDE)]
+        status = [source_path(part).stat() for part in span.path.split(BESIDE)]
     except OSError as error:
         raise SourceError(
             f"{span.path.split(BESIDE)[0]} cannot be read: {error.strerror}"
@@ -931,5 +972,6 @@ READER = Reader(
     tells=_tells,
     scan=_scan,
     read=_read,
+    streams=True,
     may_lack_labels=True,
 )

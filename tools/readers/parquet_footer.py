@@ -8,8 +8,9 @@ Thrift struct in the compact protocol; only the fields named below are read.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from streammiml_tools.readers.remote_files import source_path
 
 MAGIC = b"PAR1"
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = 0, *range(1, 13)
@@ -43,7 +44,7 @@ class RowGroup(NamedTuple):
 
 def row_groups(path: str) -> list[RowGroup]:
     """Read the row groups that the footer of a file lists."""
-    with Path(path).open("rb") as file:
+    with source_path(path).open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - 8))
         tail = file.read(8)

@@ -10,33 +10,32 @@ from pathlib import Path
 import numpy as np
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import KeptColumn
 from streammiml.bags.layout import FORMATS, MANIFEST
-from streammiml.bags.location import SCHEMES
+from streammiml.bags.location import open_location
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.store import BagStore, open_store
 from streammiml.bags.verify import scan_bags
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.labelling import label_numbers_of
+from streammiml_tools.readers.messages import listed
+from streammiml_tools.readers.remote_files import is_url, url_of
 
 SIZES_AT_A_TIME = 1 << 20
 
 
-def where(path: Path | str) -> str:
-    """Path or URL of a store; restores the slash of a URL that ``Path`` has dropped."""
-    text = str(path)
-    for scheme in SCHEMES:
-        if text.startswith(scheme[:-1]):
-            return scheme + text[len(scheme) - 1 :].lstrip("/")
-    return text
-
-
 def _tells(path: Path, head: bytes) -> bool:
     del head
-    text = where(path)
-    if text.startswith(SCHEMES):
-        return text.rstrip("/").endswith(tuple(f".{name}" for name in FORMATS))
+    if is_url(path):
+        # A Zarr store is told by its name, so that opening it says what is wrong with it.
+        return path.suffix == ".zarr" or (path.suffix[1:] in FORMATS and has_manifest(path))
     return (path / MANIFEST).is_file()
+
+
+def has_manifest(path: Path) -> bool:
+    """Whether there is a complete store under a URL."""
+    return open_location(url_of(path)).size(MANIFEST) is not None
 
 
 @lru_cache(maxsize=4)
@@ -58,8 +57,22 @@ def _label_numbers(store: Bags, options: SourceOptions) -> tuple[tuple[str, ...]
     return options.labels, None
 
 
+def _kept_columns(store: Bags, options: SourceOptions) -> tuple[KeptColumn, ...]:
+    """The kept columns that go to the new store: all, or those that the options name."""
+    if options.keep is None:
+        return store.kept_columns
+    column_of = {column.name: column for column in store.kept_columns}
+    for name in options.kept_names:
+        if name not in column_of:
+            raise SourceError(
+                f"{store.name} has no kept column {name!r} (--keep); kept columns: "
+                f"{listed(column_of) or 'none'}"
+            )
+    return tuple(sorted(column_of[name] for name in {*options.kept_names}))
+
+
 def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
-    source = BESIDE.join(where(path) for path in paths)
+    source = BESIDE.join(url_of(path) for path in paths)
     _opened.cache_clear()
     store = _opened(source)
     names, _ = _label_numbers(store, options)
@@ -86,6 +99,7 @@ def _scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         feature_names=None if store.feature_names is None else tuple(store.feature_names),
         row_labels=store.has_row_labels,
         bag_ids=store.has_bag_ids,
+        kept=_kept_columns(store, options),
         n_bags=store.n_bags,
         n_rows=store.n_rows,
         notes=(f"a store of {kind} {store.dtype} rows, fingerprint {store.fingerprint}",),
@@ -102,7 +116,8 @@ def _read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     step = max(1, scan_bags(store) // 2)
     for start in range(span.start, span.stop, step):
         stop = min(start + step, span.stop)
-        block = store.read(start, stop)
+        block = store.read(start, stop, kept=bool(scan.kept))
+        block = replace(block, kept={name: block.kept[name] for name, *_ in scan.kept})
         if scan.bag_ids:
             block = replace(block, bag_ids=store.bag_ids(start, stop))
         if isinstance(label_numbers, np.ndarray):
@@ -120,10 +135,17 @@ def _renumbered(block: BagBlock, label_numbers: np.ndarray) -> BagBlock:
 
 
 def identity(source: str) -> list[str]:
-    """Fingerprints of the stores of a source; they change if a store is replaced."""
+    """Fingerprints of the stores of a source; they change if a store is replaced.
+
+    Fingerprints leave kept columns out; those of a store that has some follow its fingerprint.
+    """
     store = open_store(source.split(BESIDE))
     parts = store.stores if isinstance(store, JoinedStore) else [store]
-    return [part.fingerprint for part in parts if isinstance(part, BagStore)]
+    return [
+        part.fingerprint + (f" {part.kept_digest}" if part.kept_columns else "")
+        for part in parts
+        if isinstance(part, BagStore)
+    ]
 
 
 READER = Reader(
@@ -133,4 +155,5 @@ READER = Reader(
     tells=_tells,
     scan=_scan,
     read=_read,
+    streams=True,
 )

@@ -419,5 +419,6 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    streams=True,
     may_lack_labels=True,
 )

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from streammiml_tools.readers.base import Limits, SourceError, Span
+from streammiml_tools.readers.record_header import HEADER, is_header
+from streammiml_tools.readers.remote_files import arrow_source, source_path
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -68,8 +70,11 @@ def compression_of(path: str | Path) -> str | None:
     by_suffix = COMPRESSIONS.get(Path(path).suffix.lower())
     if by_suffix is not None:
         return by_suffix
-    with _opening(path), Path(path).open("rb") as file:
-        first = file.read(4)
+    with _opening(path), source_path(path).open("rb") as file:
+        first = file.read(HEADER.size)
+    # The length of a TFRecord may begin like a compressed file, but has its checksum behind it.
+    if is_header(first):
+        return None
     return next((name for magic, name in MAGIC.items() if first.startswith(magic)), None)
 
 
@@ -87,11 +92,11 @@ def open_bytes(path: str | Path, start: int = 0) -> Iterator[TextSource]:
     compression = compression_of(path)
     with _opening(path):
         if compression is None:
-            with Path(path).open("rb") as file:
+            with source_path(path).open("rb") as file:
                 file.seek(start)
                 yield file
         else:
-            with pa.input_stream(str(path), compression=compression) as stream:
+            with pa.input_stream(arrow_source(path), compression=compression) as stream:
                 while start > 0 and (n_skipped := len(stream.read(min(start, BLOCK_BYTES)))):
                     start -= n_skipped
                 yield stream
@@ -124,7 +129,7 @@ def byte_spans(path: str | Path, span_bytes: int, start: int = 0) -> tuple[Span,
     stops beyond any text, as the decompressed size is unknown.
     """
     with _opening(path):
-        size = Path(path).stat().st_size
+        size = source_path(path).stat().st_size
     if compression_of(path) is not None:
         return (Span(str(path), start, 1 << 62, size),)
     n_spans = max(1, round((size - start) / max(span_bytes, 1)))
@@ -190,7 +195,7 @@ def _before(content: bytes, stop: int) -> bytes:
 def _line_limit(path: str | Path) -> int:
     if compression_of(path) is None:
         return MAX_LINE
-    return min(MAX_LINE, max(BOMB_LINE, BOMB_RATIO * Path(path).stat().st_size))
+    return min(MAX_LINE, max(BOMB_LINE, BOMB_RATIO * source_path(path).stat().st_size))
 
 
 def _check_line(path: str | Path, offset: int, length: int, limit: int) -> None:
@@ -206,11 +211,11 @@ def last_lines(path: str | Path) -> tuple[bytes, bytes] | None:
 
     A compressed file that is cut short cannot be decompressed, so the result is None there too.
     """
-    size = Path(path).stat().st_size
+    size = source_path(path).stat().st_size
     if compression_of(path) is not None or not size:
         return None
     reach = 1 << 12
-    with _opening(path), Path(path).open("rb") as file:
+    with _opening(path), source_path(path).open("rb") as file:
         while True:
             file.seek(max(0, size - reach))
             read = file.read()
@@ -224,7 +229,7 @@ def last_lines(path: str | Path) -> tuple[bytes, bytes] | None:
 
 def maybe_cut(path: str | Path) -> SourceError:
     """The error for a last line without line break: its last number may be cut, yet be valid."""
-    size = Path(path).stat().st_size
+    size = source_path(path).stat().st_size
     return SourceError(
         f"{where(path, size)}: the last line has no line break, so its last value may be "
         f"cut short; if the file is complete, add a line break: echo >> {shlex.quote(str(path))}"

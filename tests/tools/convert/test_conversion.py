@@ -12,6 +12,7 @@ import streammiml as sm
 from streammiml_tools.convert import convert
 from streammiml_tools.convert.plan import ConvertConfig
 from streammiml_tools.readers.base import SourceError, SourceOptions
+from tests.clusters import inside_client
 from tests.stores import (
     assert_same,
     made_block,
@@ -43,6 +44,14 @@ def test_convert__gives_back_every_bag(block, span_bytes):
 def test_convert__leaves_nothing_beside_the_store(source, tmp_path, backend):
     convert(source, tmp_path / f"out.{backend}")
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"out.{backend}", "source.zarr"]
+
+
+def test_convert__is_the_same_on_a_client_which_stays_open(source, tmp_path):
+    alone = convert(source, tmp_path / "alone.zarr").store
+    with inside_client() as client:
+        store = convert(source, tmp_path / "out.zarr", client=client).store
+        assert client.status == "running"
+    assert store.fingerprint == alone.fingerprint
 
 
 def test_convert__keeps_names_and_takes_new_order_of_labels(source, tmp_path):

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import streammiml as sm
+from streammiml._base.cluster_pool import ClusterPool
 from streammiml.bags.block import BagBlock
 from streammiml.errors import StoreError, StreammimlError
 from streammiml_tools.convert import convert, runner
 from streammiml_tools.convert.plan import ConvertConfig, work_folder
 from streammiml_tools.readers.base import SourceError
+from tests.clusters import inside_client
 from tests.stores import (
     content,
     made_block,
@@ -86,6 +88,32 @@ def test_convert__goes_on_after_an_error_with_what_is_written(source, tmp_path, 
     assert done.facts == want.facts
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [ConvertConfig(), ConvertConfig(split="a=.5,b=.5", stratify=True), ConvertConfig(shuffle=True)],
+    ids=["plain", "stratify", "shuffle"],
+)
+def test_client__gives_the_same_files_where_a_call_has_several_spans(
+    source, tmp_path, monkeypatch, settings
+):
+    convert(source, tmp_path / "one.zarr", settings, SMALL)
+    monkeypatch.setattr(runner, "TASKS_PER_THREAD", 1)
+    calls = []
+    plain_map = ClusterPool.map
+
+    def noted_map(self, function, groups, *shared):
+        for group in groups:
+            calls.append(len(group))
+            yield from plain_map(self, function, [group], *shared)
+
+    monkeypatch.setattr(ClusterPool, "map", noted_map)
+    with inside_client() as client:
+        convert(source, tmp_path / "two.zarr", settings, SMALL, client=client)
+    for path in tmp_path.glob("one*.zarr"):
+        assert content(path) == content(tmp_path / path.name.replace("one", "two"))
+    assert max(calls) > 1
+
+
 def die(*_):
     os._exit(1)
 
@@ -133,3 +161,15 @@ def test_workers__give_the_same_files(source, tmp_path, backend, settings):
     for name in names:
         one, two = (content(tmp_path / f"{stem}{name}.{backend}") for stem in ("one", "two"))
         assert one == two
+
+
+def test_files__of_the_same_content_are_named_and_not_grouped(tmp_path):
+    lines = [f"b{bag},{row},x" for bag in range(5) for row in range(3)]
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("\n".join(["bag,x,labels", *lines, ""]))
+    message = r"come twice, .*: .*a\.csv and .*b\.csv have the same content; name one of them$"
+    with pytest.raises(SourceError, match=message):
+        convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.zarr")
+    (tmp_path / "b.csv").write_text("\n".join(["bag,x,labels", *lines[1:], ""]))
+    with pytest.raises(SourceError, match=r"come twice, .*; --group joins the rows of a bag$"):
+        convert([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "o.zarr")

@@ -1,5 +1,6 @@
 """Sources: which files a name stands for, and which reader takes them."""
 
+import pyarrow as pa
 import pytest
 
 from streammiml.errors import StreammimlError
@@ -88,3 +89,24 @@ def test_sources__of_two_formats__are_refused(tmp_path, source):
         convert(source, tmp_path / "out.zarr", options=SourceOptions(format="xyz"))
     with pytest.raises(SourceError, match="no source was named"):
         convert([], tmp_path / "out.zarr")
+
+
+def test_folder__of_save_to_disk_needs_no_format(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "state.json").write_text("{}")
+    (folder / "dataset_info.json").write_text("{}")
+    table = pa.table(
+        {"id": ["a", "b"], "patches": [[[1.0, 2.0]], [[3.0, 4.0]]], "labels": [[0], [1]]}
+    )
+    for number in range(2):
+        part = table.slice(number, 1)
+        path = folder / f"data-0000{number}-of-00002.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, part.schema) as writer:
+            writer.write_table(part)
+    assert convert(folder, tmp_path / "o.zarr").store.bag_ids(0, 2) == ["a", "b"]
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["data"]}')
+    with pytest.raises(
+        SourceError, match=r"holds several data sets; name one of them: data, o\.zarr"
+    ):
+        convert(tmp_path, tmp_path / "p.zarr")

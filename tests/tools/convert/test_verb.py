@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -90,3 +92,86 @@ def test_verb__labels_from_an_empty_file_are_refused(tmp_path):
     (tmp_path / "labels.txt").write_text("\n")
     with pytest.raises(StreammimlError, match=r"labels.txt is empty; write one label name a line"):
         with_label_file(SourceOptions(labels=(str(tmp_path / "labels.txt"),)))
+
+
+def test_verb__with_swapped_paths_says_their_order(source, tmp_path, capsys):
+    (tmp_path / "d.csv").write_text("bag,x,labels\na,1,b\n")
+    assert run(["convert", str(source), str(tmp_path / "d.csv")]) == 2
+    assert said(capsys)[1].endswith(
+        f"d.csv is no name of a store, which comes last: streammiml convert {tmp_path}/d.csv "
+        f"{source}"
+    )
+
+
+def test_verb__a_store_as_a_file_is_an_export(source, tmp_path, capsys):
+    assert run(["convert", str(source), str(tmp_path / "new.csv")]) == 2
+    assert said(capsys)[1].endswith(
+        f"new.csv is no name of a store; to write a store as a file: streammiml export {source} "
+        f"{tmp_path}/new.csv"
+    )
+
+
+def test_export__into_a_url_is_refused(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert run(["export", str(source), "s3://bucket/d.jsonl"]) == 2
+    assert "is a URL, and files of a store are written to files of this" in said(capsys)[1]
+    assert sorted(tmp_path.iterdir()) == before
+
+
+FIRST_MESSAGE = """
+import sys
+from streammiml.verbs.main import main
+
+class Heard:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        if text.strip():
+            tops = {name.partition(".")[0] for name in sys.modules}
+            heavy = tops & {"numba", "zarr", "dask", "distributed"}
+            sys.__stdout__.write(f"{sorted(heavy)} before: {text}")
+            sys.__stdout__.flush()
+            import os
+            os._exit(0)
+        return len(text)
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
+
+sys.stdout, sys.stderr = Heard(sys.stdout), Heard(sys.stderr)
+main()
+"""
+"""Says which modules are loaded when a command writes for the first time, and ends there."""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["convert", "none.csv", "x.zarr"], "none.csv does not exist"),
+        (["convert", "good.csv", "x.zarr", "--bogus"], "Unknown option"),
+        (["convert", "--help"], "Usage"),
+        (["convert", "good.csv", "x.zarr", "--labels", "none.txt"], "none.txt cannot be read"),
+        (["convert", "bad.csv", "x.zarr"], "bad.csv"),
+        (["convert", "bad.jsonl", "x.zarr"], "bad.jsonl, line 1"),
+        (["convert", "good.csv", "x.zarr", "--bag-labels", "bad.csv"], "bad.csv"),
+        (["convert", "good.csv", "x.zarr", "--dry-run"], "source"),
+        (["convert", "good.csv", "x.zarr", "--dry-run", "--split", "a=.5,b=.5"], "source"),
+        (["convert", "folder", "x.zarr"], "is skipped: no reader knows its format"),
+        (["verify", "none.zarr"], "none.zarr does not exist"),
+        (["export", "none.zarr", "x.csv"], "none.zarr does not exist"),
+    ],
+)
+def test_verb__speaks_before_it_loads_a_compiler_or_dask(words, message, tmp_path):
+    (tmp_path / "good.csv").write_text("bag,labels,x,y\na,sky,1,2\nb,sea,3,4\n")
+    (tmp_path / "bad.csv").write_text("bag,labels,x,x\na,sky,1,2\nb,sea,3,4\n")
+    (tmp_path / "bad.jsonl").write_text('{"instances": [[1, 2]], "labels": ["a"\n')
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "good.csv").write_text((tmp_path / "good.csv").read_text())
+    (tmp_path / "folder" / "notes.md").write_text("words")
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_MESSAGE, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.startswith("[] before: "), done.stdout + done.stderr
+    assert message in done.stdout

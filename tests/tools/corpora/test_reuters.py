@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("sklearn", reason="rows of documents are made by scikit-learn")
+
+from sklearn.feature_extraction.text import TfidfVectorizer
+
 from streammiml.bags.store import open_store
 from streammiml.errors import StreammimlError
 from streammiml_tools.command import run_command
 from streammiml_tools.convert.split_and_filter import Split
 from streammiml_tools.corpora import reuters
 from streammiml_tools.corpora.reuters import (
+    DocumentBags,
     DocumentOptions,
     Vocabulary,
     fit_vocabulary,
@@ -126,6 +131,37 @@ def test_write_documents__rows_are_tf_idf_of_sentences(documents, tmp_path):
     assert store.bag_ids(0, 4) == ["1", "2", "3", "4"]
     assert [block.labels_of(bag).tolist() for bag in range(4)] == [[0], [1, 2], [], [0]]
     assert (store.feature_names, store.label_names) == (names, ["cocoa", "corn", "grain"])
+
+
+def test_vectorizer__is_the_one_that_scikit_learn_fits(documents):
+    known = fit_vocabulary(documents, min_documents=2)
+    fitted = TfidfVectorizer(
+        analyzer=lambda of_document: [word for text in of_document for word in words(text)],
+        min_df=2,
+        norm=None,
+    ).fit([document.sentences for document in read_documents(documents)])
+    made = known.vectorizer()
+    assert list(made.get_feature_names_out()) == list(fitted.get_feature_names_out())
+    np.testing.assert_array_equal(made.idf_, fitted.idf_)
+    texts = ["Cocoa rose, cocoa fell.", "prices of gold"]
+    want = fitted.transform([[text] for text in texts])
+    assert (made.transform(texts) != want).nnz == 0
+
+
+def test_vectorizer__without_scikit_learn_is_told(documents, tmp_path):
+    known = fit_vocabulary(documents, min_documents=1)
+    message = r"rows of documents are made by scikit-learn: pip install 'streammiml\[sklearn\]'"
+    with (
+        mock.patch.dict("sys.modules", {"sklearn.feature_extraction.text": None}),
+        pytest.raises(StreammimlError, match=message),
+    ):
+        write_documents(documents, {"": tmp_path / "a.zarr"}, known)
+
+
+def test_bags__without_documents_have_no_rows(documents):
+    known = fit_vocabulary(documents, min_documents=1)
+    block = DocumentBags(known, DocumentOptions(), known.vectorizer()).block()
+    assert (len(block), block.n_rows, block.n_features) == (0, 0, len(known.counts))
 
 
 def test_write_documents__unit_rows_have_length_one(documents, tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streammiml.bags.block import BagBlock
-from streammiml_tools.readers.arff import READER
+from streammiml_tools.readers.arff import READER, xml_labels
 from streammiml_tools.readers.base import SourceError
 from tests.stores import assert_same, scratch, sparse
 from tests.tools.readers.foreign import (
@@ -308,6 +308,32 @@ def test_arff__a_broken_xml_is_refused(tmp_path, content, match):
     write(tmp_path, content, "a.xml")
     with pytest.raises(SourceError, match=match):
         read_text(tmp_path, HEADER)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_arff__an_xml_with_entities_is_refused_in_every_encoding(tmp_path, encoding):
+    text = "<!DOCTYPE a [<!ENTITY b 'sea'>]><labels><label name='&b;'/></labels>"
+    (tmp_path / "a.xml").write_bytes(text.encode(encoding))
+    with pytest.raises(SourceError, match=r"a\.xml: a list of labels must have no document"):
+        xml_labels(tmp_path / "a.xml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1", "utf-16", "cp1252"])
+def test_arff__an_xml_is_read_in_the_encoding_that_it_declares(tmp_path, encoding):
+    text = f"<?xml version='1.0' encoding='{encoding}'?><labels><label name='forêt'/></labels>"
+    (tmp_path / "a.xml").write_bytes(text.encode(encoding))
+    assert xml_labels(tmp_path / "a.xml") == ["forêt"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "reason"),
+    [("utf99", "unknown encoding: utf99"), ("utf-7", "multi-byte|not well-formed|undefined")],
+)
+def test_arff__an_xml_of_an_encoding_that_nobody_knows_is_refused(tmp_path, encoding, reason):
+    text = f"<?xml version='1.0' encoding='{encoding}'?><labels><label name='a+ADw-'/></labels>"
+    (tmp_path / "a.xml").write_text(text)
+    with pytest.raises(SourceError, match=rf"a\.xml is not XML: .*({reason}).*; fetch it again"):
+        xml_labels(tmp_path / "a.xml")
 
 
 def test_arff__files_must_belong_together(tmp_path):

@@ -285,7 +285,7 @@ NAN, INF = float("nan"), float("inf")
         (
             LONG | {"row_label": [0, 1.5, 0, 0]},
             {"labels": ("sea", "sky")},
-            r", record 1: label 1.5 is not known; known: sea, sky; add it to --labels$",
+            r", record 1: label 1.5 is not known; known: sea, sky; add it to --labels, or let",
         ),
         (
             LONG | {"class": [1] * 4},
@@ -359,7 +359,7 @@ NAN, INF = float("nan"), float("inf")
         (
             NESTED | {"row_labels": [["sea", None], ["fog"], [None]]},
             {"labels": ("sea", "sky")},
-            r", record 1: label 'fog' is not known; known: sea, sky; add it to --labels$",
+            r", record 1: label 'fog' is not known; known: sea, sky; add it to --labels, or let",
         ),
         (
             {"instances": pa.array([], pa.list_(pa.list_(pa.float32()))), "labels": []},
@@ -522,3 +522,21 @@ def test_arrow__a_footer_of_parquet_that_contradicts_itself_is_refused(tmp_path,
     changes = [(at, bytes([raw[at] ^ 0x10])) for at in range(start, len(raw) - 8, 2)]
     paths = list(changed(tmp_path, path, changes))
     assert_survived(damaged.outcomes("arrow", paths), paths)
+
+
+@pytest.mark.parametrize("name", ["patches", "rows"])
+def test_rows__in_the_only_column_that_can_be_meant_need_no_option(tmp_path, name):
+    nested = pa.table({name: [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]], "labels": [["a"], ["b"]]})
+    pq.write_table(nested, tmp_path / "n.parquet")
+    scan, block = read_all(READER, tmp_path / "n.parquet")
+    assert (scan.n_features, len(block), block.n_rows) == (2, 2, 3)
+    long = pa.table({"bag": ["a", "a"], name: [[1.0, 2.0], [3.0, 4.0]], "labels": [[1], [1]]})
+    pq.write_table(long, tmp_path / "l.parquet")
+    _, block = read_all(READER, tmp_path / "l.parquet")
+    np.testing.assert_array_equal(block.rows, [[1, 2], [3, 4]])
+    several = pa.table({"bag": ["a"], "u": [[1.0, 2.0]], "v": [[3.0, 4.0]], "labels": [[1]]})
+    pq.write_table(several, tmp_path / "s.parquet")
+    with pytest.raises(
+        SourceError, match=r"s\.parquet has no column of numbers for features; name"
+    ):
+        read_all(READER, tmp_path / "s.parquet")

@@ -118,17 +118,17 @@ def test_csv__is_told_by_suffix_and_first_line(tmp_path, name, head, is_csv):
         (
             "bag,f1,labels\nx,1,a\ny,1,b\n",
             {"labels": ("a",)},
-            r"line 3: label 'b' is not known; known: a; add it to --labels$",
+            r"line 3: label 'b' is not known; known: a; add it to --labels, or let",
         ),
         (
             "bag,f1,label_a\nx,1,1\n",
             {"labels": ("b",)},
-            r"a.csv: label 'a' is not known; known: b; add it to --labels$",
+            r"a.csv: label 'a' is not known; known: b; add it to --labels, or let",
         ),
         (
             "bag,f1,labels,row_label\nx,1,a,a\ny,1,a,c\n",
             {"labels": ("a",)},
-            r"line 3: label 'c' is not known; known: a; add it to --labels$",
+            r"line 3: label 'c' is not known; known: a; add it to --labels, or let",
         ),
         ("bag,f1,label_a\nx,1,1\n,1,1\n", {}, r"line 3: the bag's id is empty$"),
         ('bag,f1,label_a\n"x\ny",1,1\n', {}, r"line 2: a quote is not closed on its line; a cell"),

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from streammiml.tell.guide import guide
 from streammiml_tools.readers import READERS, reader_of
 from tests.stores import made_block, plain
 from tests.tools.readers.matlab_files import cell, write5, write73
@@ -87,10 +88,10 @@ def test_convert__other_formats_are_read_without_packages_of_an_extra(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_extras__project_readme_and_help_name_those_of_readers():
+def test_extras__project_guide_and_help_name_those_of_readers():
     assert EXTRAS == {"hdf5": "hdf5", "matlab": "matlab"}
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    table = dict(re.findall(r"^\| `(\w+)` \|(.*)$", (ROOT / "README.md").read_text(), re.M))
+    table = dict(re.findall(r"^\| `(\w+)` \|(.*)$", guide("convert"), re.M))
     help_words = [sys.executable, "-m", "streammiml", "convert", "--help"]
     help_text = subprocess.run(help_words, capture_output=True, text=True, check=True).stdout
     for name, extra in EXTRAS.items():

@@ -253,7 +253,7 @@ SPARSE = row([1], [1])
         (
             [GOOD, {**GOOD, "labels": ["sky"]}],
             {"labels": ("sea",)},
-            r"line 2: label 'sky' is not known; known: sea; add it to --labels$",
+            r"line 2: label 'sky' is not known; known: sea; add it to --labels, or let",
         ),
         (
             [{**GOOD, "row_labels": ["sea"]}, {**GOOD, "row_labels": ["sea", "sea"]}],

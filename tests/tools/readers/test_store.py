@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from streammiml.bags.block import BagBlock
-from streammiml_tools.readers import store as module
 from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.remote_files import url_of
 from streammiml_tools.readers.store import READER
 from tests.stores import assert_same, made_block, made_spec, write_parts, write_store
 
@@ -29,8 +29,8 @@ def test_tells__stores_by_their_manifest_and_urls_by_suffix(tiny, tmp_path):
     assert not READER.tells(tmp_path, b"")
     assert READER.tells(Path("s3://bucket/corpus.zarr"), b"")
     assert not READER.tells(Path("s3://bucket/corpus.csv"), b"")
-    assert module.where(Path("s3://bucket/corpus.zarr")) == "s3://bucket/corpus.zarr"
-    assert module.where(Path("https://host/c.zarr")) == "https://host/c.zarr"
+    assert url_of(Path("s3://bucket/corpus.zarr")) == "s3://bucket/corpus.zarr"
+    assert url_of(Path("https://host/c.zarr")) == "https://host/c.zarr"
 
 
 def test_labels__of_another_number_or_name__are_refused(tiny, tmp_path):
