@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.layout import ROW_DTYPES
+from streammiml.bags.from_arrays import (
+    ONE_EACH,
+    LabelNumbers,
+    block_of,
+    classes_of,
+    feature_names_of,
+    in_form,
+    in_memory,
+    is_matrix,
+    is_one_array,
+    labels_of,
+)
 from streammiml.bags.memory import MemoryBags
-from streammiml.bags.offsets import from_sizes
-from streammiml.config import Rule, TrainConfig, parse_size
+from streammiml.config import Calibrate, Rule, TrainConfig, parse_size
 from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
 from streammiml.learn.defaults import resolved
 from streammiml.learn.holdout import Holdout
+from streammiml.learn.progress import TrainProgress
 from streammiml.learn.train import train
 from streammiml.learn.validation import open_validation
 from streammiml.measure.ranking import average_precision
@@ -30,19 +43,23 @@ from streammiml.scorer import Scorer
 
 try:
     from sklearn.base import BaseEstimator
+    from sklearn.utils.metaestimators import available_if
     from sklearn.utils.validation import check_is_fitted
 except ModuleNotFoundError as error:
     raise StreammimlError(
         f"MIMLfast needs scikit-learn ({error}): pip install 'streammiml[sklearn]'"
     ) from None
 
-from scipy import sparse  # scikit-learn depends on SciPy, so it is installed here.
-
 I64 = NDArray[np.int64]
 
-# Form in which labels were given; ``predict`` returns the same form.
-MATRIX, SPARSE_MATRIX, LISTS, ONE_EACH = "matrix", "sparse matrix", "lists", "one each"
 _DEFAULTS = TrainConfig()
+
+
+def _has_probabilities(estimator: MIMLfast) -> bool:
+    """Whether the fitted model is calibrated; before ``fit``, whether it will be."""
+    if hasattr(estimator, "model_"):
+        return estimator.model_.calibration is not None
+    return estimator.calibrate not in (None, "none")
 
 
 class MIMLfast(BaseEstimator):  # type: ignore[misc]
@@ -55,9 +72,9 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
     Labels are an indicator matrix (bags, labels), dense or sparse; a list with the labels of each
     bag, names or whole numbers (a bag may have none); or one name or number per bag.
 
-    There is no ``predict_proba``: scores come from a ranking loss and are not probabilities.
-    ``decision_function`` returns the scores; if you need probabilities, calibrate the scores on
-    bags that were not trained on.
+    ``decision_function`` returns the scores, which come from a ranking loss and are not
+    probabilities. ``predict_proba`` exists with ``calibrate``, which fits probabilities to scores
+    of bags that were not trained on.
 
     Parameters
     ----------
@@ -107,14 +124,28 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         scores (``top-r``), where r is the mean number of labels of a training bag.
     min_labels
         Least number of labels predicted; by default 1 if every training bag has a label, else 0.
+    init
+        First weights: ``random``, which ``auto`` takes; or from the bags, the same for all
+        sub-concepts of a label (``means``) or by clusters of rows (``clusters``).
+    loss
+        ``warp`` favours the top of the ranking; ``pairs`` gives all pairs of labels one weight.
+    calibrate
+        ``auto``, ``platt`` or ``isotonic``: ``fit`` also fits probabilities, on the bags held out,
+        or by training again on three folds; ``predict_proba`` returns them.
 
     Attributes
     ----------
     classes_
-        (L,) Labels, in the order of the columns of all results; column numbers if ``y`` was a
-        matrix.
+        (L,) Labels, in the order of the columns of all results; if ``y`` was a matrix, the names of
+        its columns (of a data frame), or their numbers.
     n_features_in_
         Features of a row.
+    feature_names_in_
+        (n_features_in_,) Names of the features; only if bags were data frames with named columns.
+        Bags with other names are refused.
+    n_iter_
+        Number of passes over the training bags, the last maybe not to its end; after
+        ``partial_fit`` the number of its calls.
     model_
         The trained :class:`Model`. To keep it, prefer ``model_.save(path)`` to a pickle of the
         estimator: the file is safetensors with a checksum, and the command line reads it too.
@@ -161,6 +192,9 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         seed: int = _DEFAULTS.seed,
         rule: Rule = _DEFAULTS.rule,
         min_labels: int | None = _DEFAULTS.min_labels,
+        init: str = _DEFAULTS.init,
+        loss: str = _DEFAULTS.loss,
+        calibrate: Calibrate | None = _DEFAULTS.calibrate,
     ) -> None:
         self.shared_dim = shared_dim
         self.subconcepts = subconcepts
@@ -180,6 +214,9 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         self.rule = rule
         self.min_labels = min_labels
+        self.init = init
+        self.loss = loss
+        self.calibrate = calibrate
 
     def fit(self, bags: Any, y: Any) -> MIMLfast:
         """Train a new model on these bags and labels; for early stopping see ``validation``.
@@ -193,15 +230,22 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         (100, 2)
         """
         config = self._config()
-        block = _block_of(bags)
-        labels = _labels_of(y, None)
-        store = _in_memory(block, labels)
+        names, block = feature_names_of(bags), block_of(bags)
+        labels = labels_of(y, None)
+        _check_one_bag(bags, len(labels.offsets) - 1)
+        store = in_memory(block, labels)
         complete_config = resolved(config, store.n_bags)
         if complete_config.validation and not _can_be_ranked(complete_config, store):
             config = replace(complete_config, validation=0.0)
-        self.model_ = train(store, config)
+        epochs = [0]
+
+        def note(progress: TrainProgress) -> None:
+            epochs[0] = min(progress.epoch + 1, progress.epochs)
+
+        self.model_ = train(store, config, watch=note)
         self._seen, self._passes = _Seen().with_bags(store), 1
-        self._set_fitted(store, labels)
+        self._set_fitted(store, labels, names)
+        self.n_iter_ = epochs[0]
         return self
 
     def partial_fit(self, bags: Any, y: Any, classes: Sequence[Any] | None = None) -> MIMLfast:
@@ -209,16 +253,18 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
 
         Scaling and lift are those of the first call, so its bags should be a representative sample.
         Step size and mean of the weights start again with every call, so a few large batches do
-        better than many small ones. No bags are held out.
+        better than many small ones. No bags are held out, so the model is not calibrated.
 
         Parameters
         ----------
         bags
             As for ``fit``, with the features of the first call.
         y
-            As for ``fit``; the labels are those of the first call.
+            As for ``fit``; the labels are those of ``classes_``, in this order if it is a matrix.
         classes
-            All labels that will ever occur; the first call needs them unless ``y`` is a matrix.
+            All labels that can occur; the first call needs them unless ``y`` is a matrix. A later
+            call may add labels: give all labels of before and the new ones, which are appended to
+            ``classes_`` in sorted order. The model keeps what it has learned of the others.
 
         Examples
         --------
@@ -231,23 +277,34 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         ...     model = model.partial_fit(bags, names, classes=["high", "low"])
         >>> model.classes_.tolist()
         ['high', 'low']
+        >>> names[0] = ["odd"]  # a new label
+        >>> model.partial_fit(bags, names, classes=["high", "low", "odd"]).classes_.tolist()
+        ['high', 'low', 'odd']
         """
         previous: Model | None = getattr(self, "model_", None)
-        block = _block_of(bags)
+        names, block = feature_names_of(bags), block_of(bags)
         if previous is not None:
-            self._check_features(block)
-        labels = _labels_of(y, self._classes_for(y, classes))
-        store = _in_memory(block, labels)
+            self._check_features(block, names)
+        labels = labels_of(y, self._classes_for(y, classes))
+        _check_one_bag(bags, len(labels.offsets) - 1)
+        store = in_memory(block, labels)
         passes = 0 if previous is None else self._passes
         seen = (_Seen() if previous is None else self._seen).with_bags(store)
         # Each pass has another seed: draws are a function of the seed and the step number, and step
         # numbers start again at 0.
         config = self._config()
-        config = replace(config, epochs=1, validation=0.0, seed=config.seed + passes)
+        config = replace(
+            config, epochs=1, validation=0.0, seed=config.seed + passes, calibrate=None
+        )
+        if previous is not None:
+            config = replace(config, init="auto")
         model = train(store, config, start=previous)
         self.model_ = replace(model, rule=seen.rule(config))
         self._seen, self._passes = seen, passes + 1
-        self._set_fitted(store, labels)
+        if previous is not None and hasattr(self, "feature_names_in_"):
+            names = self.feature_names_in_.tolist()
+        self._set_fitted(store, labels, names)
+        self.n_iter_ = self._passes
         return self
 
     def predict(self, bags: Any) -> Any:
@@ -265,12 +322,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         chosen = np.concatenate(
             [predicted(rule, scores.value[:, :-1], scores.value[:, -1]) for scores in scored]
         )
-        if self._form == MATRIX:
-            return chosen.astype(np.int64)
-        if self._form == SPARSE_MATRIX:
-            return sparse.csr_matrix(chosen, dtype=np.int64)
-        names = self.classes_.tolist()
-        return [tuple(names[label] for label in np.flatnonzero(row)) for row in chosen]
+        return in_form(self._form, self.classes_, chosen)
 
     def decision_function(self, bags: Any) -> NDArray[np.float64]:
         """(n, L) Scores minus the dummy label's; the rule ``dummy`` predicts labels above 0."""
@@ -278,6 +330,34 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         values = np.concatenate([scores.value for scores in self._scored(bags)], dtype=np.float64)
         margins: NDArray[np.float64] = values[:, :-1] - values[:, -1:]
         return margins
+
+    @available_if(_has_probabilities)  # type: ignore[untyped-decorator]
+    def predict_proba(self, bags: Any) -> NDArray[np.float64]:
+        """(n, L) Probability that a bag carries each label, in the order of ``classes_``.
+
+        Labels are independent of each other: a bag may carry several or none. If each bag had one
+        label in ``fit``, the probabilities of a bag are scaled to add up to 1.
+
+        Examples
+        --------
+        >>> import numpy as np, streammiml as sm
+        >>> bags = np.random.default_rng(0).normal(size=(100, 3, 5))
+        >>> Y = (bags.max(axis=1) > 1)[:, :2]
+        >>> sm.MIMLfast(shared_dim=8, epochs=2, calibrate="platt").fit(bags, Y).predict_proba(
+        ...     bags
+        ... ).shape
+        (100, 2)
+        """
+        scored = self._scored(bags)
+        calibration = self.model_.calibration
+        assert calibration is not None, "available_if has asked"
+        parts = [
+            calibration.of_scores(scores.value[:, :-1], scores.value[:, -1]) for scores in scored
+        ]
+        probabilities: NDArray[np.float64] = np.concatenate(parts, dtype=np.float64)
+        if self._form == ONE_EACH:
+            probabilities /= np.maximum(probabilities.sum(axis=1, keepdims=True), 1e-30)
+        return probabilities
 
     def key_instances(self, bags: Any) -> I64:
         """(n, L) Key instances: the row of each bag that gives the score of each label."""
@@ -296,7 +376,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         ``decision_function``. For another metric, pass ``scoring`` to ``GridSearchCV`` and others.
         """
         block = self._scorable(bags)
-        store = _in_memory(block, _labels_of(y, self.classes_))
+        store = in_memory(block, labels_of(y, self.classes_))
         rule, metric = self.model_.rule, average_precision
         parts = (metric.block(scored_block(rule, *part)) for part in self._scored_blocks(store))
         return float(metric.finish(reduce(metric.combine, parts)).value)
@@ -314,30 +394,48 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         """Parameters as checked settings; NumPy numbers, which grids often hold, are converted."""
         given = self.get_params(deep=False)
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
-        return TrainConfig(**plain)
+        return TrainConfig(**plain, preset="plain")
 
     def _classes_for(self, y: Any, classes: Sequence[Any] | None) -> NDArray[Any] | None:
-        """Labels of the first call, or ``classes`` in the first call; None if ``y`` is a matrix."""
-        named = None if classes is None else _classes_of(classes)
+        """Labels of before and new ones of ``classes``; None if ``y`` is a matrix that says all."""
+        named = None if classes is None else classes_of(classes)
         if not hasattr(self, "model_"):
-            if named is None and not _is_matrix(y):
+            if named is None and not is_matrix(y):
                 raise StreammimlError(
                     "the first partial_fit needs classes=, a list of all labels that will occur, "
                     "or y as an indicator matrix"
                 )
             return named
-        if named is not None and named.tolist() != self.classes_.tolist():
+        if named is None:
+            return self.classes_
+        known, given = self.classes_.tolist(), named.tolist()
+        missing = [label for label in known if label not in given]
+        if missing:
             raise StreammimlError(
-                f"classes has {len(named)} labels, which are not the {len(self.classes_)} labels "
-                "of the first call; leave classes out, or call fit"
+                f"classes lacks {missing[0]!r}, one of the {len(known)} labels of the calls "
+                "before; give all labels of before and the new ones, leave classes out, or call fit"
             )
-        return self.classes_
+        added = [label for label in given if label not in known]
+        return np.concatenate([self.classes_, np.array(added, named.dtype)])
 
-    def _set_fitted(self, store: MemoryBags, labels: _LabelNumbers) -> None:
+    def _set_fitted(self, store: MemoryBags, labels: LabelNumbers, names: list[str] | None) -> None:
         self.classes_, self._form = labels.classes, labels.form
         self.n_features_in_ = store.n_features
+        self._longest = int(store.bag_sizes(0, store.n_bags).max())
+        if names is not None:
+            self.feature_names_in_ = np.array(names, object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
-    def _check_features(self, block: BagBlock) -> None:
+    def _check_features(self, block: BagBlock, names: list[str] | None) -> None:
+        known = getattr(self, "feature_names_in_", None)
+        if known is not None and names is not None and names != known.tolist():
+            odd = next((a, b) for a, b in zip_longest(names, known.tolist()) if a != b)
+            raise StreammimlError(
+                f"bags have a column {odd[0]!r} where the bags that {type(self).__name__} was "
+                f"fitted to have {odd[1]!r}; give the same columns in the same order: "
+                "bag[model.feature_names_in_]"
+            )
         if block.n_features != self.n_features_in_:
             raise StreammimlError(
                 f"bag 0 of X has {block.n_features} features, but {type(self).__name__} is "
@@ -347,8 +445,14 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
     def _scorable(self, bags: Any) -> BagBlock:
         """Convert bags to a block, and refuse bags that the model cannot score."""
         check_is_fitted(self)
-        block = _block_of(bags)
-        self._check_features(block)
+        names, block = feature_names_of(bags), block_of(bags)
+        self._check_features(block, names)
+        if is_one_array(bags) and len(block) > 1 and getattr(self, "_longest", 1) > 1:
+            warnings.warn(
+                f"one array of {len(block)} rows is taken as {len(block)} bags of one row; if it "
+                "is one bag, write [X]; if it is not, X[:, None] says so",
+                stacklevel=4,
+            )
         if isinstance(block.rows, SparseRows) and self.model_.needs_dense_rows:
             raise StreammimlError(
                 "the model was fitted on dense bags and these are sparse; "
@@ -365,6 +469,16 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
     def _scored(self, bags: Any) -> Iterator[Scores]:
         store = MemoryBags(self._scorable(bags), n_labels=len(self.classes_))
         return (scores for _, scores in self._scored_blocks(store))
+
+
+def _check_one_bag(bags: Any, n_labelled: int) -> None:
+    """Refuse an array of several rows with the labels of one bag."""
+    if n_labelled == 1 and is_one_array(bags) and np.shape(bags)[0] > 1:
+        n_rows = np.shape(bags)[0]
+        raise StreammimlError(
+            f"one array of {n_rows} rows is taken as {n_rows} bags of one row, and y has the "
+            "labels of one bag; if the array is one bag, write [X]"
+        )
 
 
 class _Seen(NamedTuple):
@@ -387,15 +501,6 @@ class _Seen(NamedTuple):
         return LabelRule.fitted(config.rule, config.min_labels, **self._asdict())
 
 
-class _LabelNumbers(NamedTuple):
-    """Labels as numbers; ``indices[offsets[i] : offsets[i + 1]]`` are those of bag i, unsorted."""
-
-    offsets: I64
-    indices: NDArray[np.int32]
-    classes: NDArray[Any]
-    form: str
-
-
 def _can_be_ranked(config: TrainConfig, store: MemoryBags) -> bool:
     """Whether the ranking loss of the bags that would be held out can tell models apart."""
     try:
@@ -403,218 +508,3 @@ def _can_be_ranked(config: TrainConfig, store: MemoryBags) -> bool:
     except StreammimlError:
         return False
     return True
-
-
-def _in_memory(block: BagBlock, labels: _LabelNumbers) -> MemoryBags:
-    """Join bags and labels into a store in memory."""
-    _check_counts(len(block), labels)
-    numbered = labels.form in (MATRIX, SPARSE_MATRIX) and labels.classes.dtype.kind == "i"
-    names = None if numbered else [str(name) for name in labels.classes.tolist()]
-    block = replace(block, label_offsets=labels.offsets, label_indices=labels.indices)
-    return MemoryBags(block, n_labels=len(labels.classes), label_names=names)
-
-
-def _check_counts(n_bags: int, labels: _LabelNumbers) -> None:
-    if n_bags != len(labels.offsets) - 1:
-        raise StreammimlError(f"there are {n_bags} bags, and labels for {len(labels.offsets) - 1}")
-
-
-def _block_of(bags: Any) -> BagBlock:
-    """Convert bags of any accepted form to a block without labels."""
-    if sparse.issparse(bags):
-        return _unlabelled(bags, np.ones(bags.shape[0], np.int64))
-    if isinstance(bags, list | tuple):
-        return _joined(bags)
-    array = np.asarray(bags)
-    if array.ndim == 1 and array.dtype == object:
-        return _joined(list(array))
-    if array.ndim == 2:
-        return _unlabelled(array, np.ones(len(array), np.int64))
-    if array.ndim == 3:
-        n_bags, n_rows, n_features = array.shape
-        rows = array.reshape(n_bags * n_rows, n_features)
-        return _unlabelled(rows, np.full(n_bags, n_rows))
-    raise StreammimlError(
-        f"bags are an array of {array.ndim} dimensions, expected a list of arrays (rows, features) "
-        "or an array of 3 dimensions, or of 2 for bags of one row. Reshape your data"
-    )
-
-
-def _joined(bags: Sequence[Any]) -> BagBlock:
-    """Concatenate bags; all must have the features of the first, and be sparse if it is."""
-    arrays = [bag if sparse.issparse(bag) else _array_of(bag, i) for i, bag in enumerate(bags)]
-    for number, bag in enumerate(arrays):
-        if bag.ndim != 2:
-            raise StreammimlError(
-                f"bag {number} has shape {bag.shape}, expected (rows, features); for bags of one "
-                "row each give a 2-d array. Reshape your data"
-            )
-        if sparse.issparse(bag) != sparse.issparse(arrays[0]):
-            raise StreammimlError(
-                f"bag {number} is {'sparse' if sparse.issparse(bag) else 'dense'} and bag 0 is "
-                "not; give bags of one kind"
-            )
-        if bag.shape[1] != arrays[0].shape[1]:
-            raise StreammimlError(
-                f"bag {number} has {bag.shape[1]} features and bag 0 has {arrays[0].shape[1]}; "
-                "all bags need the same features"
-            )
-    sizes = np.array([bag.shape[0] for bag in arrays], np.int64)
-    if not arrays:
-        return _unlabelled(np.empty((0, 1), np.float32), sizes)
-    if sparse.issparse(arrays[0]):
-        return _unlabelled(sparse.vstack(arrays, format="csr"), sizes)
-    return _unlabelled(np.concatenate(arrays), sizes)
-
-
-def _array_of(bag: Any, number: int) -> NDArray[Any]:
-    try:
-        array = np.asarray(bag)
-    except ValueError as error:
-        raise StreammimlError(f"bag {number} cannot be made an array: {error}") from None
-    return _numbers(array, f"bag {number} holds")
-
-
-def _unlabelled(rows: Any, sizes: I64) -> BagBlock:
-    """Make a block of bags of these sizes; refuse bags without rows and rows without features."""
-    if not len(sizes):
-        raise StreammimlError("there are no bags")
-    if not sizes.all():
-        raise StreammimlError(f"bag {int(sizes.argmin())} has no rows; leave it out")
-    if not rows.shape[1]:
-        raise StreammimlError(
-            f"bag 0 has 0 feature(s) (shape={rows.shape}) while a minimum of 1 is required."
-        )
-    if sparse.issparse(rows):
-        # A copy, because sum_duplicates changes the matrix in place.
-        rows = rows.tocsr(copy=True)
-        rows.sum_duplicates()
-        columns = rows.indices.astype(np.uint32)
-        offsets = rows.indptr.astype(np.int64)
-        block_rows: Any = SparseRows(
-            offsets, columns, _numbers(rows.data, "bags hold"), rows.shape[1]
-        )
-    else:
-        block_rows = _numbers(rows, "bags hold")
-    label_offsets = np.zeros(len(sizes) + 1, np.int64)
-    return BagBlock(from_sizes(sizes), block_rows, label_offsets, np.empty(0, np.int32))
-
-
-def _numbers(values: NDArray[Any], subject: str) -> NDArray[Any]:
-    """Keep floats and the integer types of stores; convert other numbers to float32."""
-    if values.dtype == object:
-        try:
-            values = values.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise StreammimlError(f"{subject} values that are not numbers: {error}") from None
-    if values.dtype.kind == "c":
-        raise StreammimlError(f"{subject} {values.dtype} values. Complex data not supported")
-    if values.dtype.kind not in "fiub":
-        raise StreammimlError(f"{subject} {values.dtype} values, expected numbers")
-    is_kept = values.dtype.name in ROW_DTYPES or values.dtype.kind == "f"
-    return values if is_kept else values.astype(np.float32)
-
-
-def _is_matrix(y: Any) -> bool:
-    """Whether labels are an indicator matrix; lists of lists are names or numbers of labels."""
-    return sparse.issparse(y) or (not isinstance(y, list | tuple) and np.ndim(y) == 2)
-
-
-def _labels_of(y: Any, classes: NDArray[Any] | None) -> _LabelNumbers:
-    """Convert labels of any accepted form to numbers; ``classes`` defaults to those that occur."""
-    if y is None:
-        raise StreammimlError("MIMLfast requires y to be passed, but the target y is None")
-    if _is_matrix(y):
-        return _from_matrix(y, classes)
-    entries = list(y)
-    several = [isinstance(entry, list | tuple | set | frozenset | np.ndarray) for entry in entries]
-    if any(several) and not all(several):
-        odd = several.index(not several[0])
-        raise StreammimlError(
-            f"the labels of bag {odd} are {entries[odd]!r} and those of bag 0 {entries[0]!r}; give "
-            "a list for every bag, or one label for every bag"
-        )
-    lists = entries if any(several) else [[entry] for entry in entries]
-    named = [[_plain_label(label, bag) for label in labels] for bag, labels in enumerate(lists)]
-    for bag, labels in enumerate(named):
-        if len(set(labels)) != len(labels):
-            raise StreammimlError(f"bag {bag} has a label twice: {labels!r}; {_AS_ARRAY}")
-    if classes is None:
-        classes = _classes_of([label for labels in named for label in labels])
-        if len(classes) > 1 and all(len(labels) == len(classes) for labels in named):
-            raise StreammimlError(
-                f"every bag has all {len(classes)} labels, so none can be told apart; {_AS_ARRAY}"
-            )
-    return _from_lists(named, classes, LISTS if any(several) else ONE_EACH)
-
-
-_AS_ARRAY = "an indicator matrix must be an array, as np.array(y) makes it"
-
-
-def _from_matrix(y: Any, classes: NDArray[Any] | None) -> _LabelNumbers:
-    """Convert an indicator matrix to numbers of labels."""
-    form = SPARSE_MATRIX if sparse.issparse(y) else MATRIX
-    values: Any = y.tocsr() if form == SPARSE_MATRIX else np.asarray(y)
-    if values.dtype.kind not in "biuf":
-        raise StreammimlError(
-            f"y is a matrix of {values.dtype}, expected 0 and 1; give names as lists, y.tolist()"
-        )
-    entries = values.data if form == SPARSE_MATRIX else values
-    wrong = entries[(entries != 0) & (entries != 1)]
-    if wrong.size:
-        raise StreammimlError(
-            f"y holds {wrong[0]}, and an indicator matrix holds 0 and 1; give numbers "
-            "of labels as a list for each bag"
-        )
-    if classes is not None and values.shape[1] != len(classes):
-        raise StreammimlError(f"y has {values.shape[1]} columns for {len(classes)} labels")
-    bags, labels = values.nonzero()
-    return _LabelNumbers(
-        from_sizes(np.bincount(bags, minlength=values.shape[0])),
-        labels.astype(np.int32),
-        np.arange(values.shape[1]) if classes is None else classes,
-        form,
-    )
-
-
-def _from_lists(named: list[list[Any]], classes: NDArray[Any], form: str) -> _LabelNumbers:
-    number_of_label = {label: number for number, label in enumerate(classes.tolist())}
-    for bag, labels in enumerate(named):
-        for label in labels:
-            if label not in number_of_label:
-                raise StreammimlError(
-                    f"bag {bag} has the label {label!r}, which is none of the {len(classes)} "
-                    "known labels; to include labels that no training bag has, train with an "
-                    "indicator matrix"
-                )
-    indices = [number_of_label[label] for labels in named for label in labels]
-    return _LabelNumbers(
-        from_sizes([len(labels) for labels in named]), np.array(indices, np.int32), classes, form
-    )
-
-
-def _classes_of(labels: Iterable[Any]) -> NDArray[Any]:
-    """Sort the distinct labels."""
-    distinct = {_plain_label(label) for label in labels}
-    names = sorted(label for label in distinct if isinstance(label, str))
-    numbers = sorted(label for label in distinct if not isinstance(label, str))
-    if names and numbers:
-        raise StreammimlError(
-            f"labels are both names, such as {names[0]!r}, and numbers, such as {numbers[0]}; "
-            "give one kind"
-        )
-    return np.array(names) if names else np.array(numbers, np.int64)
-
-
-def _plain_label(label: Any, bag: int | None = None) -> str | int:
-    """Convert a label to a Python string or integer."""
-    label = label.item() if isinstance(label, np.generic) else label
-    if isinstance(label, float) and label.is_integer():
-        label = int(label)
-    if isinstance(label, bool) or not isinstance(label, str | int):
-        where = "classes have" if bag is None else f"bag {bag} has"
-        shown = repr(label) if isinstance(label, float | bytes) else type(label).__name__
-        raise StreammimlError(
-            f"{where} a label that is {shown}; labels are names or whole numbers, and {_AS_ARRAY}"
-        )
-    return label

@@ -4,9 +4,11 @@ import doctest
 import pickle
 import subprocess
 import sys
+import warnings
 from dataclasses import fields
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +40,8 @@ SMALL = {"shared_dim": 8, "subconcepts": 2, "epochs": 3}
 
 # Settings of a run that reads from disk, or resumes; those of the kernel are parameters.
 OF_STORES = {"fit_scaler", "order", "block_bags", "mix_blocks", "weights", "max_vif", "start"}
-OF_STORES |= {"validation_store", "validate_every", "checkpoint_every"}
+OF_STORES |= {"validation_store", "validate_every", "checkpoint_every", "replicas", "round_steps"}
+OF_STORES |= {"preset", "prefer", "threshold", "time_limit"}
 
 CANNOT_HOLD = {
     "check_dtype_object": "wants a TypeError for a dict among numbers; ours are all ValueErrors",
@@ -103,7 +106,35 @@ def test_mimlfast__says_what_to_install_where_scikit_learn_is_absent():
 
 
 def test_mimlfast__has_no_probabilities():
-    assert not hasattr(sm.MIMLfast, "predict_proba")
+    assert not hasattr(sm.MIMLfast(**SMALL), "predict_proba")
+    assert not hasattr(sm.MIMLfast(**SMALL, calibrate="none"), "predict_proba")
+    bags, marks = arrays(planted(60))
+    model = sm.MIMLfast(**SMALL).fit(bags, marks)
+    with pytest.raises(AttributeError, match=r"has no attribute 'predict_proba'$"):
+        model.predict_proba(bags)
+
+
+def test_predict_proba__is_that_of_the_calibrated_model():
+    bags, marks = arrays(planted(90))
+    model = sm.MIMLfast(**SMALL, calibrate="platt")
+    assert hasattr(model, "predict_proba")
+    got = model.fit(bags, marks).predict_proba(bags)
+    assert got.shape == (90, 5)
+    assert got.dtype == np.float64
+    np.testing.assert_array_equal(got, sm.predict(model.model_, bags).probabilities)
+    # A higher score of a label means a higher probability.
+    for margins, probabilities in zip(model.decision_function(bags).T, got.T, strict=True):
+        assert (np.diff(probabilities[np.argsort(margins)]) >= 0).all()
+    assert not hasattr(clone(model).set_params(calibrate=None), "predict_proba")
+    model.partial_fit(bags, marks)
+    assert not hasattr(model, "predict_proba")
+
+
+def test_predict_proba__of_one_label_a_bag_adds_up_to_one():
+    bags, marks = arrays(planted(90))
+    one_each = NAMES[marks.argmax(axis=1)]
+    got = sm.MIMLfast(**SMALL, calibrate="platt").fit(bags, one_each).predict_proba(bags)
+    np.testing.assert_allclose(got.sum(axis=1), 1)
 
 
 def test_clone__is_unfitted_and_fits_to_the_same_bits(fitted):
@@ -331,7 +362,7 @@ def test_pipeline__hands_bags_from_step_to_step():
 
 
 def test_partial_fit__learns_a_little_more_with_every_pass():
-    model = sm.MIMLfast(shared_dim=8, subconcepts=2)
+    model = sm.MIMLfast(shared_dim=8, subconcepts=2, init="random")
     scores = []
     for _ in range(6):
         for start in (0, 100):
@@ -341,6 +372,14 @@ def test_partial_fit__learns_a_little_more_with_every_pass():
     assert scores[-1] > scores[0] + 0.05
     assert scores[-1] > 0.9
     assert model.classes_.tolist() == NAMES.tolist()
+
+
+def test_partial_fit__takes_the_start_from_the_bags_of_the_first_pass():
+    model = sm.MIMLfast(shared_dim=8, init="means", loss="pairs").partial_fit(BAGS, MARKS)
+    assert model.model_.settings["init"] == "means"
+    model.partial_fit(BAGS, MARKS)
+    assert "init" not in model.model_.settings
+    assert model.model_.settings["loss"] == "pairs"
 
 
 def test_partial_fit__begins_as_one_epoch_without_validation():
@@ -375,12 +414,112 @@ def test_partial_fit__keeps_to_its_labels_and_features():
     with pytest.raises(StreammimlError, match=r"bag 0 has the label '\w+', which is none of"):
         model.partial_fit(BAGS, LISTS, classes=["lake"])
     model.partial_fit(BAGS, LISTS, classes=NAMES.tolist())
-    with pytest.raises(StreammimlError, match="classes has 1 labels, which are not the 5"):
+    with pytest.raises(StreammimlError, match="classes lacks 'rock', one of the 5 labels of the"):
         model.partial_fit(BAGS, LISTS, classes=["lake"])
     with pytest.raises(StreammimlError, match="bag 0 has the label 'moon', which is none"):
         model.partial_fit(BAGS[:1], [["moon"]])
     with pytest.raises(StreammimlError, match="X has 3 features, but MIMLfast is expecting 6"):
         model.partial_fit([bag[:, :3] for bag in BAGS], LISTS)
+
+
+@pytest.mark.parametrize("form", ["lists", "matrix"])
+def test_partial_fit__takes_a_new_label_and_keeps_what_it_knows_of_the_others(form):
+    model, old = sm.MIMLfast(shared_dim=8, subconcepts=1), NAMES[1:]
+    known = [[name for name in names if name != "lake"] for names in LISTS]
+    for _ in range(6):
+        model.partial_fit(BAGS, MARKS[:, 1:] if form == "matrix" else known, classes=old)
+    assert model.classes_.tolist() == old.tolist()
+    before = model.model_.labels.copy()
+    marks = MARKS[:, [1, 2, 3, 4, 0]]
+    y = marks if form == "matrix" else LISTS
+    model.partial_fit(BAGS, y, classes=NAMES)
+    # New labels are appended: they come first in the alphabet here.
+    assert model.classes_.tolist() == [*old.tolist(), "lake"]
+    assert model.model_.n_labels == 5
+    after = model.model_.labels[:4]
+    assert np.corrcoef(before[:4].ravel(), after.ravel())[0, 1] > 0.8
+    for _ in range(8):
+        model.partial_fit(BAGS, y)
+    assert model.score(NEW, NEW_MARKS[:, [1, 2, 3, 4, 0]]) > 0.7
+    assert model.decision_function(NEW).shape == (60, 5)
+
+
+def test_n_iter__counts_passes():
+    model = sm.MIMLfast(**SMALL).fit(BAGS, MARKS)
+    assert model.n_iter_ == 3
+    assert sm.MIMLfast(shared_dim=8, max_steps=250).fit(BAGS, MARKS).n_iter_ == 2
+    assert model.partial_fit(BAGS, MARKS).n_iter_ == 2
+    assert model.fit(BAGS, MARKS).n_iter_ == 3
+
+
+# Names of data frames
+
+COLUMNS = [f"f{number}" for number in range(6)]
+
+
+def frames(bags, columns=COLUMNS):
+    return [pd.DataFrame(bag, columns=columns) for bag in bags]
+
+
+def test_names__of_data_frames_are_kept(fitted):
+    y = pd.DataFrame(MARKS, columns=NAMES)
+    model = sm.MIMLfast(**SMALL, seed=3).fit(frames(BAGS), y)
+    assert model.feature_names_in_.tolist() == COLUMNS
+    assert model.feature_names_in_.dtype == object
+    assert model.classes_.tolist() == NAMES.tolist()
+    assert same_weights(model, fitted)
+    assert not hasattr(fitted, "feature_names_in_")
+    np.testing.assert_array_equal(model.predict(frames(NEW)), model.predict(NEW))
+    assert model.model_.label_names == tuple(NAMES)
+    model.partial_fit(BAGS, y)
+    assert model.feature_names_in_.tolist() == COLUMNS
+    model.fit(BAGS, MARKS)
+    assert not hasattr(model, "feature_names_in_")
+    assert model.classes_.tolist() == [0, 1, 2, 3, 4]
+    numbered = sm.MIMLfast(**SMALL).fit([pd.DataFrame(bag) for bag in BAGS], pd.DataFrame(MARKS))
+    assert not hasattr(numbered, "feature_names_in_")
+    assert numbered.classes_.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_names__that_differ_are_refused():
+    y, model = pd.DataFrame(MARKS, columns=NAMES), sm.MIMLfast(**SMALL)
+    turned = [COLUMNS[1], COLUMNS[0], *COLUMNS[2:]]
+    mixed = [*frames(BAGS[:3]), *frames(BAGS[3:], turned)]
+    with pytest.raises(StreammimlError, match="column 0 of bag 3 is 'f1' and that of bag 0 'f0'"):
+        model.fit(mixed, y)
+    model.fit(frames(BAGS), y)
+    for method in (model.predict, model.decision_function, lambda bags: model.partial_fit(bags, y)):
+        with pytest.raises(
+            StreammimlError, match="have a column 'f1' where the bags that MIMLfast"
+        ):
+            method(frames(BAGS, turned))
+    with pytest.raises(StreammimlError, match="column 0 of y is 'wind' and label 0 is 'lake'"):
+        model.score(frames(BAGS), y[NAMES[::-1]])
+
+
+# One array that may be one bag
+
+
+def test_fit__asks_about_an_array_with_the_labels_of_one_bag():
+    for bags in (BAGS[0], pd.DataFrame(BAGS[0]), sparse.csr_matrix(BAGS[0])):
+        for method in ("fit", "partial_fit"):
+            with pytest.raises(StreammimlError, match=r"if the array is one bag, write \[X\]"):
+                getattr(sm.MIMLfast(**SMALL), method)(bags, MARKS[:1])
+
+
+def test_predict__asks_about_an_array_if_it_was_fitted_to_longer_bags(fitted):
+    bag = next(bag for bag in NEW if len(bag) > 1)
+    line = rf"one array of {len(bag)} rows is taken as {len(bag)} bags of one row; .* write \[X\]"
+    for method in (fitted.predict, fitted.decision_function):
+        with pytest.warns(UserWarning, match=line):
+            assert len(method(bag)) == len(bag)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(fitted.predict(bag[:, None])) == len(bag)
+        assert len(fitted.predict([bag])) == 1
+        rows = np.concatenate(BAGS)[:200]
+        single = sm.MIMLfast(**SMALL).fit(rows, MARKS)
+        assert len(single.predict(rows[:7])) == 7
 
 
 # Input that is refused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from streammiml.verbs.progress import ScoreDisplay
 # Number of labels in the readable table; --json has all of them.
 LABELS_SHOWN = 30
 NAME_WIDTH = 24
+_NOT_FIGURES = ("standard_errors", "bounds", "labelled_bags", "per_label")
 _ARROWS = {"higher": "↑", "lower": "↓"}
 
 
@@ -35,8 +36,12 @@ def evaluate(
     Parameters
     ----------
     metric
-        Compute only this metric; may be given several times. K in precision_at_K and
-        ndcg_at_K is any number.
+        Compute only this metric; may be given several times. K in precision_at_K, ndcg_at_K,
+        hit_at_K and gap_at_K is any number. average_precision is per bag: a mean over bags, of the
+        order of labels in a bag. macro_average_precision and macro_auc are per label: means over
+        labels, of the order of bags. These two, the micro ones and gap_at_K are exact up to two
+        million different scores (gap_at_K: half a million); with more, they come with bounds, so
+        that 256 MiB are enough.
     """
     with ScoreDisplay() as display:
         figures = evaluate_model(model, store, metrics=metric, **asdict(scoring), watch=display)
@@ -48,10 +53,27 @@ def evaluate(
 
 
 def readable(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a table of figures, then of a table of labels."""
-    errors = figures["standard_errors"]
+    """Lines of a table of figures, of those that differ over labelled bags, and of labels."""
+    yield from _figure_lines(figures)
+    labelled = figures.get("labelled_bags", {})
+    others = {
+        name: value
+        for name, value in labelled.items()
+        if name in METRICS and value != figures[name]
+    }
+    if others:
+        yield ""
+        yield f"Over the {labelled['n_bags']:,} bags with labels:"
+        yield from _figure_lines({**others, "standard_errors": labelled["standard_errors"]})
+    if "per_label" in figures:
+        yield ""
+        yield from _label_lines(figures["per_label"])
+
+
+def _figure_lines(figures: Mapping[str, Any]) -> Iterator[str]:
+    errors, bounds = figures["standard_errors"], figures.get("bounds", {})
     for name, value in figures.items():
-        if name in ("standard_errors", "per_label"):
+        if name in _NOT_FIGURES:
             continue
         if isinstance(value, int):
             yield f"{name.replace('_', ' '):<{NAME_WIDTH}} {value:,}"
@@ -59,18 +81,26 @@ def readable(figures: Mapping[str, Any]) -> Iterator[str]:
         number = "undefined" if value is None else f"{value:.4f}"
         spread = f" ± {errors[name]:.4f}" if name in errors else ""
         arrow = _ARROWS[METRICS[name].better] if name in METRICS else ""
-        yield f"{name:<{NAME_WIDTH}} {number}{spread or ' ' * 9} {arrow}".rstrip()
-    table = figures.get("per_label")
-    if table is None:
-        return
+        line = f"{name:<{NAME_WIDTH}} {number}{spread or ' ' * 9} {arrow}"
+        if name in bounds:
+            line += " between {:.6f} and {:.6f}".format(*bounds[name])
+        yield line.rstrip()
+
+
+def _label_lines(table: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     shown = [(str(row.get("name", row["label"])), row) for row in table[:LABELS_SHOWN]]
     width = max([NAME_WIDTH, *(len(name) for name, _ in shown)])
-    yield ""
-    yield f"{'label':<{width}} {'support':>9} {'predicted':>9} precision  recall      f1"
+    head = f"{'label':<{width}} {'support':>9} {'predicted':>9} precision  recall      f1"
+    yield f"{head}     auc average_precision"
     for name, row in shown:
         yield (
             f"{name:<{width}} {row['support']:>9,} {row['predicted']:>9,} "
-            f"{row['precision']:>9.4f} {row['recall']:>7.4f} {row['f1']:>7.4f}"
+            f"{row['precision']:>9.4f} {row['recall']:>7.4f} {row['f1']:>7.4f} "
+            f"{_number(row['auc']):>7} {_number(row['average_precision']):>17}"
         )
     if len(table) > LABELS_SHOWN:
         yield f"… {len(table):,} labels in all; --json has every one"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.table import Table
 
+from streammiml.bags.kept_columns import shown as shown_values
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.explain import explain as explain_model
 from streammiml.verbs.options import FLAT, AsJson, ImageSize, ModelPath, StorePath
@@ -72,7 +73,7 @@ def readable(explanation: Mapping[str, Any]) -> Table:
         name = str(label["label"] if label["name"] is None else label["name"])
         for concept in label["subconcepts"]:
             right = concept["n_bags_with_label"]
-            shown = (f"{bag['bag_id']}:{bag['row']}" for bag in concept["typical"][:BAGS_SHOWN])
+            shown = map(_place, concept["typical"][:BAGS_SHOWN])
             table.add_row(
                 name,
                 str(concept["subconcept"]),
@@ -85,3 +86,9 @@ def readable(explanation: Mapping[str, Any]) -> Table:
         if label["empty"]:
             table.add_row(name, "empty:", "", "", "", ", ".join(map(str, label["empty"])))
     return table
+
+
+def _place(typical: Mapping[str, Any]) -> str:
+    """Bag and row, with the values of kept columns in parentheses."""
+    kept = f" ({shown_values(typical['kept'])})" if "kept" in typical else ""
+    return f"{typical['bag_id']}:{typical['row']}{kept}"

@@ -39,6 +39,8 @@ def info(
         print(json_format.dumps(facts if figures is None else {**facts, "speed": figures}))
         return
     for name, value in facts.items():
+        if name == "kept":
+            value = [*map(str, opened.kept_columns)] or None
         print(f"{name.replace('_', ' '):<16} {_readable(value)}")
     if figures is not None:
         print()

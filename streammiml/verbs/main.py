@@ -5,20 +5,35 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 from io import TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnknownOptionError
 from cyclopts.completion.detect import ShellDetectionError
 
 from streammiml._base.platform import is_thread_shortage, refuse_windows
 from streammiml.errors import StreammimlError, unknown
 from streammiml.verbs.terminal import guarded
 
+ELSEWHERE = {
+    **dict.fromkeys(("--lr", "--learning-rate", "--eta", "--eta0"), "--step-size"),
+    **dict.fromkeys(("--n-epochs", "--num-epochs", "--max-epochs", "--max-iter"), "--epochs"),
+    **dict.fromkeys(("--random-state", "--random-seed"), "--seed"),
+    **dict.fromkeys(("--n-jobs", "--jobs", "--num-workers"), "--workers"),
+    **dict.fromkeys(("--steps", "--num-steps"), "--max-steps"),
+    **dict.fromkeys(("--embedding-dim", "--hidden-dim", "--dim"), "--shared-dim"),
+    **dict.fromkeys(("--metrics", "--scoring"), "--metric"),
+    **dict.fromkeys(("--weight-decay", "--norm"), "--max-norm"),
+    **dict.fromkeys(("--topk", "--k"), "--top-k"),
+}
+"""Names that other programs have for our options; spelling alone would suggest others."""
+_FRACTION = re.compile(r"[+-]?[0-9]*\.[0-9]+")
 Shell = Literal["bash", "fish", "powershell", "zsh"]
 
 
@@ -34,6 +49,11 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "compare": Verb(
+        "Compare MIMLfast with other methods on random splits of a store.",
+        "streammiml.verbs.compare:compare",
+        is_resumable=True,
+    ),
     "convert": Verb("Convert foreign files to a store, or to several stores.", is_resumable=True),
     "demo": Verb("Convert, train, evaluate and report on real data that needs no download."),
     "evaluate": Verb(
@@ -44,7 +64,10 @@ VERBS = {
         "streammiml.verbs.explain:explain",
         is_resumable=True,
     ),
-    "export": Verb("Write a store as JSON lines, CSV or NumPy arrays."),
+    "export": Verb("Write a store as JSON lines, CSV or NumPy arrays, or a model as ONNX."),
+    "guide": Verb(
+        "Show a page of the guide; start with the page start.", "streammiml.verbs.guide:guide"
+    ),
     "info": Verb("Describe a store.", "streammiml.verbs.info:info"),
     "predict": Verb(
         "Write scores, labels and key instances of the bags of a store.",
@@ -64,6 +87,10 @@ VERBS = {
     ),
     "verify": Verb("Read and check every file of a store, or compare it with its source."),
 }
+
+
+BARE_OPTIONS = {"--calibrate": ("auto", ("auto", "isotonic", "none", "platt"))}
+"""Options that may be given without a value: the value that this means, and all values."""
 
 
 def build() -> App:
@@ -111,6 +138,23 @@ def _offer_completion(app: App) -> None:
     app.command(install, name="--install-completion")
 
 
+def with_values(arguments: Sequence[str]) -> list[str]:
+    """Complete options that were given without a value.
+
+    The word after such an option is its value only if it is one of the option's values.
+
+    >>> with_values(["train", "--calibrate", "bags.zarr", "run"])
+    ['train', '--calibrate', 'auto', 'bags.zarr', 'run']
+    """
+    complete: list[str] = []
+    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+        complete.append(word)
+        value, values = BARE_OPTIONS.get(word, ("", ()))
+        if value and following not in values:
+            complete.append(value)
+    return complete
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; errors of the user are printed, with code 2."""
     with guarded():
@@ -123,12 +167,15 @@ def _run(arguments: Sequence[str]) -> int:
         app = build()
         if arguments and not arguments[0].startswith("-") and arguments[0] not in app:
             raise unknown("verb", arguments[0], [name for name in app if not name.startswith("-")])
-        code = app(arguments, exit_on_error=False, print_error=False)
+        _refuse_fractions(app, arguments)
+        code = app(with_values(arguments), exit_on_error=False, print_error=False)
     except StreammimlError as error:
         return _complain(str(error))
     except CycloptsError as error:
         cause = error.__cause__
-        return _complain(str(cause if isinstance(cause, StreammimlError) else error))
+        if isinstance(cause, StreammimlError):
+            return _complain(str(cause))
+        return _complain(_meant(app, arguments, error) or str(error))
     except KeyboardInterrupt:
         verb = VERBS.get(arguments[0]) if arguments else None
         is_resumable = verb is not None and verb.is_resumable
@@ -145,6 +192,35 @@ def _run(arguments: Sequence[str]) -> int:
             raise
         return _complain(line)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_fractions(app: App, arguments: Sequence[str]) -> None:
+    """Refuse fractions for options that are whole numbers: the parser would round them."""
+    words = [*arguments, ""]
+    given = [
+        (name, value or following)
+        for word, following in pairwise(words)
+        for name, _, value in [word.partition("=")]
+        if name.startswith("--") and _FRACTION.fullmatch(value or following)
+    ]
+    if not given:
+        return
+    for argument in app[arguments[0]].assemble_argument_collection():
+        for name, value in given:
+            if name in argument.names and argument.hint in (int, int | None):
+                raise StreammimlError(f"{name} must be a whole number, got {value}")
+
+
+def _meant(app: App, arguments: Sequence[str], error: CycloptsError) -> str:
+    """Name the option that another name stands for elsewhere; empty if there is none."""
+    if not isinstance(error, UnknownOptionError):
+        return ""
+    given = (error.token.keyword or error.token.value).split("=")[0]
+    meant = ELSEWHERE.get(given.lower().replace("_", "-"))
+    known = {
+        name for part in app[arguments[0]].assemble_argument_collection() for name in part.names
+    }
+    return f"Unknown option: {given}. Did you mean {meant}?" if meant in known else ""
 
 
 def _shortage(error: Exception) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from cyclopts import Parameter
 
-FLAT = Parameter(name="*")
-"""Makes each field of a dataclass an option of its own name."""
+FLAT = Parameter(name="*", parse=re.compile("^(?!client$)"))
+"""Makes each field of a dataclass an option of its own name, except ``client``, an object."""
 ModelPath = Annotated[str, Parameter(help="Run folder or model file.")]
 StorePath = Annotated[str, Parameter(help="Store: a folder or a URL.")]
 AsJson = Annotated[bool, Parameter(help="Print the result as one JSON object, for programs.")]

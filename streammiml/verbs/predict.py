@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from streammiml.measure.predict import predict as predict_store
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
+from streammiml.measure.write_rows import FOLDER
 from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
 from streammiml.verbs.progress import ScoreDisplay
 
@@ -21,6 +22,8 @@ def predict(
     *,
     format: Literal["parquet", "zarr"] = "parquet",
     top_k: int | None = None,
+    rows: str | None = None,
+    labels: str | None = None,
     json: AsJson = False,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
@@ -34,10 +37,24 @@ def predict(
         parquet: one record for each bag; zarr: arrays over bags.
     top_k
         Keep only this many scores of each bag, the highest first; by default all.
+    rows
+        Also write scores of single rows, to the Parquet folder OUT/_rows: all, or top:N for the N
+        highest rows of each bag and label.
+    labels
+        Labels of --rows: names joined by commas, numbers, or all; by default the labels that are
+        predicted for a bag or that it carries in the store.
     """
     with ScoreDisplay() as display:
         summary = predict_store(
-            model, store, out, format=format, top_k=top_k, **asdict(scoring), watch=display
+            model,
+            store,
+            out,
+            format=format,
+            top_k=top_k,
+            rows=rows,
+            labels=labels,
+            **asdict(scoring),
+            watch=display,
         )
     if json:
         print(json_format.dumps(summary))
@@ -54,6 +71,8 @@ def readable(out: str, summary: Mapping[str, Any]) -> Iterator[str]:
     yield f"{out}: {bags} in {parts}{already}"
     yield f"labels per bag           {summary['labels_per_bag']:.3f}"
     yield f"bags without a label     {summary['n_bags_without_label']:,}"
+    if "n_row_scores" in summary:
+        yield f"row scores in {FOLDER}     {summary['n_row_scores']:,}"
     if kept < summary["n_parts"]:
         yield f"bags per second          {summary['bags_per_second']:,.0f}"
 

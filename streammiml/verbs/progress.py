@@ -17,8 +17,10 @@ from streammiml.config import format_size
 from streammiml.verbs.terminal import guard
 
 if TYPE_CHECKING:  # A verb that scores need not load training and the search.
+    from streammiml.learn.choice import ChoiceProgress
     from streammiml.learn.progress import TrainProgress
     from streammiml.measure.scoring import ScoreProgress
+    from streammiml.search.comparison import CompareProgress
     from streammiml.search.tune import TuneProgress
 
 SHOW_SECONDS = 5.0
@@ -79,6 +81,49 @@ class ScoreDisplay(ProgressDisplay):
         self._bar.update(self._task, completed=progress.bags_done, total=progress.n_bags)
 
 
+class ChoiceDisplay(ProgressDisplay):
+    """Progress of the trials before training: a live line on a terminal, a new line elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: Live | None = None
+        if self._console.is_terminal:
+            self._line = Live(console=self._console, auto_refresh=False, transient=True)
+        self._shown_at = time.monotonic()
+        self._loss: float | None = None
+        self._trial = 0
+
+    def __call__(self, progress: ChoiceProgress) -> None:
+        """Show the progress, unless the last line is recent."""
+        if self._live is None and self._line is not None:
+            self._live = self._line
+            self._start()
+        if progress.trial != self._trial:
+            self._trial, self._loss = progress.trial, None
+        if progress.loss is not None:
+            self._loss = progress.loss
+        now = time.monotonic()
+        pause = LIVE_SECONDS if self._line is not None else SHOW_SECONDS
+        if now - self._shown_at < pause or progress.seconds_left is None:
+            return
+        self._shown_at = now
+        parts = [f"choosing, trial {progress.trial} of {progress.n_trials}", progress.setting]
+        parts += [f"fold {progress.fold} of {progress.n_folds}"] if progress.n_folds > 1 else []
+        parts += [f"ranking loss {self._loss:.4f}"] if self._loss is not None else []
+        parts += [f"{progress.done:.0%} done, {format_duration(progress.seconds_left)} left"]
+        if self._line is not None:
+            text = Text(", ".join(parts), overflow="ellipsis", no_wrap=True)
+            self._line.update(text, refresh=True)
+        else:
+            self._print(", ".join(parts))
+
+    def end(self) -> None:
+        """Remove the live line; called when training begins."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = self._line = None
+
+
 class TrainDisplay(ProgressDisplay):
     """Progress of training: a line that is redrawn on a terminal, a new line elsewhere.
 
@@ -128,6 +173,12 @@ class TrainDisplay(ProgressDisplay):
             f"{format_size(max(0, resident_bytes() - self._bytes_before))} held",
             f"violations {progress.share_of_violations:.2f}",
         ]
+        if progress.replicas > 1:
+            spent = progress.total
+            joining = spent.get("reducing", 0) + spent.get("moving", 0)
+            share = joining / max(spent["all"], 1e-9)
+            phrases.insert(2, f"{progress.replicas} replicas")
+            phrases.append(f"{share:.0%} of the time spent on joining replicas")
         if self._loss is not None:
             phrases.append(f"ranking loss {self._loss:.4f}")
         if progress.seconds_left is not None and progress.done < 1:
@@ -173,6 +224,29 @@ class TuneDisplay(ProgressDisplay):
             f"rung {progress.rung + 1} of {progress.n_rungs}: {progress.trials_done} of "
             f"{progress.n_trials} trials{best}"
         )
+
+
+class CompareDisplay(ProgressDisplay):
+    """Progress of a comparison: a line for each cell."""
+
+    def __call__(self, progress: CompareProgress) -> None:
+        """Print what the last cell gave."""
+        self._print_dashboard(progress.dashboard)
+        done = f"{progress.cells_done} of {progress.n_cells} cells"
+        result = progress.result
+        if result is None:
+            self._print(done)
+            return
+        bags = "" if result.cell.n_train is None else f", {result.n_train:,} bags"
+        name = f"{progress.title}, split {result.cell.split}{bags}"
+        if result.reason is not None:
+            self._print(f"{done}: {name}: N/A: {result.reason}")
+            return
+        seconds = (result.choose_seconds, result.fit_seconds, result.score_seconds)
+        taken = format_duration(sum(value for value in seconds if value is not None))
+        loss = result.figures.get("ranking_loss")
+        figure = "" if loss is None else f"ranking loss {loss:.4f}, "
+        self._print(f"{done}: {name}: {figure}{taken}")
 
 
 def format_duration(seconds: float) -> str:

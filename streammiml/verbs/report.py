@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -17,7 +16,7 @@ from streammiml.verbs.progress import ScoreDisplay
 
 def report(
     *runs: Annotated[str, Parameter(name="RUN...", negative="")],
-    out: Path = Path(PAGE),
+    out: str = PAGE,
     store: Annotated[list[str] | None, Parameter(negative="")] = None,
     image: ImageSize = None,
     title: str | None = None,

@@ -7,11 +7,13 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
+from typing import Annotated
 
 from streammiml.bags.store import open_store
 from streammiml.config import format_size
 from streammiml.learn.dry_run import DryRun
 from streammiml.learn.dry_run import dry_run as dry_run_of
+from streammiml.learn.machines import HERE, TrainMachines
 from streammiml.learn.progress import TrainProgress
 from streammiml.learn.run_facts import FactsWriter
 from streammiml.learn.run_folder import finish_extension
@@ -19,8 +21,8 @@ from streammiml.learn.stop_signals import Stopped
 from streammiml.learn.tensorboard import EventFiles
 from streammiml.learn.train import open_run, train_run
 from streammiml.verbs.machine import missing_fast_paths
-from streammiml.verbs.options import AsJson
-from streammiml.verbs.progress import TrainDisplay, format_duration
+from streammiml.verbs.options import FLAT, AsJson
+from streammiml.verbs.progress import ChoiceDisplay, TrainDisplay, format_duration
 from streammiml.verbs.train_options import (
     ConfigFile,
     StoresAndFolder,
@@ -38,6 +40,7 @@ def train(
     json: AsJson = False,
     tensorboard: Path | None = None,
     config: ConfigFile = None,
+    machines: Annotated[TrainMachines | None, FLAT] = None,
     options: Training = None,
 ) -> int:
     """Train a model on one or several stores; the last path is the run folder.
@@ -61,7 +64,7 @@ def train(
     stores, run = stores_and_folder(paths, "train", "run")
     settings = merged(options, config)
     if dry_run:
-        planned = dry_run_of(stores, settings)
+        planned = dry_run_of(stores, settings, machines=machines or HERE)
         print(dumps(asdict(planned))) if json else _print_dry_run(planned)
         return 0
     # Printed when training begins: a command that is refused prints one line only.
@@ -69,11 +72,12 @@ def train(
     if settings.threads > 1:
         notices.insert(0, "several kernel threads: results vary from run to run")
     events = EventFiles(tensorboard) if tensorboard is not None else None
-    display = TrainDisplay()
+    choice, display = ChoiceDisplay(), TrainDisplay()
     store = open_store(stores)
     facts_writer = FactsWriter(store, Path(run))
 
     def watch(progress: TrainProgress) -> None:
+        choice.end()
         display(progress)
         while notices:
             print(f"streammiml: {notices.pop(0)}", file=sys.stderr)
@@ -82,9 +86,17 @@ def train(
             events(progress)
 
     try:
-        with display, events or nullcontext():
+        with choice, display, events or nullcontext():
             folder = open_run(run, resume=resume, extend=extend)
-            model = train_run(store, settings, folder, extend=extend, watch=watch)
+            model = train_run(
+                store,
+                settings,
+                folder,
+                extend=extend,
+                machines=machines or HERE,
+                watch=watch,
+                watch_choice=choice,
+            )
     except Stopped as stop:
         facts_writer.finish()
         print(f"streammiml: {stop}; the same command with --resume continues", file=sys.stderr)
@@ -93,7 +105,7 @@ def train(
     for line in display.summary():
         print(line, file=sys.stderr)
     if not display.has_trained:
-        line = "nothing was left to do: the run had ended before; --extend continues it"
+        line = "nothing was left to train: the run had ended before; --extend continues it"
         print(line, file=sys.stderr)
     if json:
         print(dumps({"run": run, **model.provenance}))
@@ -113,12 +125,28 @@ def _print_dry_run(run: DryRun) -> None:
         "variance inflation": f"{run.vif:.2f} of label counts, if the store is sorted by label",
         **memory,
         "memory, all": f"{format_size(run.memory_total)} of {format_size(run.memory_allowed)}",
+        "trials": f"{run.trials} before training, {run.trial_steps:,} steps",
         "steps": f"{run.steps:,}, {run.steps_per_epoch:,} per epoch",
         "reads, about": f"{format_size(run.read_total)}, "
         f"{format_size(run.read_per_epoch)} per epoch",
+        "time of trials": f"about {format_duration(run.seconds_of_trials)}, before training",
         "time, about": f"{format_duration(run.seconds)} without early stopping, from "
         f"{run.seconds_per_step * 1e6:,.0f} µs per step and {run.seconds_per_look:.2g} s per look, "
         "measured on an untrained model",
     }
+    if run.calibration_steps:
+        seconds = run.calibration_steps * run.seconds_per_step
+        lines["calibration"] = (
+            f"{run.calibration_steps:,} steps, about {format_duration(seconds)}, after training"
+        )
+    if run.replicas > 1:
+        lines |= {
+            "replicas": f"{run.replicas}, rounds of up to {run.round_steps:,} steps",
+            "on a cluster": f"at most {format_size(run.round_bytes)} are moved in a round; in "
+            f"memory: driver {format_size(run.driver_memory)}, each worker "
+            f"{format_size(run.worker_memory)}; expected efficiency of long rounds "
+            f"{run.efficiency:.0%}, with a worker for each replica and a network of 1 GB/s",
+        }
     for name, value in lines.items():
-        print(f"{name:<19} {value}")
+        if run.trials or "trials" not in name:
+            print(f"{name:<19} {value}")

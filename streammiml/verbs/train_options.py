@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -10,9 +9,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from streammiml._base.json_and_toml import parse_toml
+from streammiml.bags.layout import MANIFEST
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError, unknown
-from streammiml.learn.run_folder import RECORDS
+from streammiml.learn.run_folder import OFFSET, RECORDS
 from streammiml.verbs.options import FLAT
 
 
@@ -42,6 +43,13 @@ def stores_and_folder(paths: Sequence[str], verb: str, noun: str) -> tuple[list[
     """Split paths into stores and the folder at the end; refuse fewer than two paths."""
     if len(paths) < 2:
         raise StreammimlError(f"{verb} needs a store and a folder for the {noun}")
+    if (Path(paths[-1]) / MANIFEST).is_file():
+        is_swapped = not (Path(paths[0]) / MANIFEST).is_file()
+        order = f"{paths[-1]} {paths[0]}" if is_swapped else f"{' '.join(paths)} {noun}"
+        raise StreammimlError(
+            f"{paths[-1]} is a store, but the last path is the folder for the {noun}: "
+            f"streammiml {verb} {order}"
+        )
     return list(paths[:-1]), paths[-1]
 
 
@@ -50,10 +58,13 @@ def merged(options: TrainOptions | None, file: Path | None) -> TrainOptions:
     given: dict[str, Any] = {}
     if file is not None:
         try:
-            given = tomllib.loads(file.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            given = parse_toml(file.read_text("utf-8"))
+        except (OSError, ValueError) as error:
             raise StreammimlError(f"{file} cannot be read: {error}") from None
         known = [field.name for field in fields(TrainConfig)]
+        if OFFSET in given:
+            # The threshold was fitted on trials, which a run of so many epochs does not need.
+            given.pop("threshold", None)
         given = {name: value for name, value in given.items() if name not in RECORDS}
         try:
             for name in given:

@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from typing import get_args
 
 import pytest
 
+from streammiml.config import Calibrate
 from streammiml.verbs import main
 
 HEAVY = {"numpy", "numba", "zarr", "dask", "distributed", "pyarrow", "sklearn", "jinja2", "h5py"}
@@ -129,3 +131,64 @@ def test_command__other_errors_keep_their_traceback(monkeypatch, error):
     monkeypatch.setattr(main, "build", fail)
     with pytest.raises(type(error)):
         main.run(["info", "x.zarr"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["train", "s", "r", "--epochs", "2.5"], "--epochs must be a whole number, got 2.5"),
+        (["train", "s", "r", "--max-steps=1.0"], "--max-steps must be a whole number, got 1.0"),
+        (["tune", "s", "r", "--folds", ".5"], "--folds must be a whole number, got .5"),
+        (["train", "s", "r", "--lr", "0.1"], "Unknown option: --lr. Did you mean --step-size?"),
+        (
+            ["train", "s", "r", "--learning_rate=1"],
+            "Unknown option: --learning_rate. Did you mean --step-size?",
+        ),
+        (["evaluate", "m", "s", "--metrics", "x"], "Unknown option: --metrics. Did you mean --met"),
+        (["evaluate", "m", "s", "--epochz", "1"], "Unknown option: --epochz"),
+    ],
+)
+def test_command__a_wrong_number_or_a_name_from_elsewhere_is_one_line(words, line, capsys):
+    assert main.run(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    # Some versions of cyclopts put options in quotes.
+    assert err.replace('"', "").startswith(f"streammiml: {line}")
+    assert err.count("\n") == 1
+
+
+def test_command__a_fraction_is_a_number_where_one_is_wanted(capsys):
+    assert main.run(["train", "missing", "r", "--step-size", "0.5", "--decay=.1"]) == 2
+    assert "missing" in capsys.readouterr().err
+
+
+def test_elsewhere__every_meant_option_is_one_of_ours():
+    app = main.build()
+    names = {
+        name
+        for verb in main.VERBS
+        for argument in app[verb].assemble_argument_collection()
+        for name in argument.names
+    }
+    assert set(main.ELSEWHERE.values()) <= names
+    assert not set(main.ELSEWHERE) & names
+
+
+def test_bare_options__have_the_values_that_the_setting_has():
+    value, values = main.BARE_OPTIONS["--calibrate"]
+    assert value in values
+    assert sorted(values) == sorted(get_args(Calibrate))
+
+
+@pytest.mark.parametrize(
+    ("given", "complete"),
+    [
+        (["--calibrate"], ["--calibrate", "auto"]),
+        (["--calibrate", "s.zarr", "run"], ["--calibrate", "auto", "s.zarr", "run"]),
+        (["--calibrate", "platt", "run"], ["--calibrate", "platt", "run"]),
+        (["--calibrate=none", "run"], ["--calibrate=none", "run"]),
+        (["--calibrate", "--json"], ["--calibrate", "auto", "--json"]),
+    ],
+)
+def test_with_values__completes_options_without_a_value(given, complete):
+    assert main.with_values(["train", *given]) == ["train", *complete]

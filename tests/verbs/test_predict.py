@@ -36,6 +36,18 @@ def test_predict__top_k_and_zarr(model, tiny, tmp_path, capsys):
     assert printed(capsys)[1] == ""
 
 
+def test_predict__rows_beside_the_predictions(model, tiny, tmp_path, capsys):
+    words = ["predict", str(model), str(tiny.path), str(tmp_path / "out"), "--rows", "top:2"]
+    assert run([*words, "--labels", "sky,0"]) == 0
+    text, err = printed(capsys)
+    table = ds.dataset(tmp_path / "out" / "_rows").to_table()
+    assert set(table["label_name"].to_pylist()) == {"sea", "sky"}
+    assert re.search(rf"^row scores in _rows +{table.num_rows}$", text, re.M)
+    assert err == ""
+    assert run([*words, "--labels", "sky,0", "--json"]) == 0
+    assert json.loads(printed(capsys)[0])["n_row_scores"] == table.num_rows
+
+
 def test_readable__says_what_was_there_already():
     summary = {"n_bags": 1200, "n_parts": 9, "n_parts_kept": 4, "labels_per_bag": 1.5}
     summary |= {"n_bags_without_label": 3, "bags_per_second": 1234.5}
@@ -52,6 +64,9 @@ def test_readable__says_what_was_there_already():
         (["--block-bytes", "0"], "block_bytes must be at least 1 B, got '0'"),
         (["--workers", "1", "--worker-memory", "0"], "worker_memory must be at least 1 B, got"),
         (["--format", "csv"], "csv"),
+        (["--rows", "20"], "rows is '20'; expected all, or top:N for the N highest rows of each"),
+        (["--labels", "sky"], "labels says which row scores are written; give rows too, such as"),
+        (["--rows", "all", "--labels", "moon"], "no label is called 'moon'; known: sea, sky,"),
         (["--scheduler", "nowhere"], "no Dask scheduler answers at nowhere"),
     ],
 )

@@ -8,10 +8,21 @@ import sys
 
 import pytest
 
+from streammiml.learn.choice import ChoiceProgress
 from streammiml.learn.progress import TrainProgress
 from streammiml.measure.scoring import ScoreProgress
+from streammiml.search.cells import CellResult, MethodCell
+from streammiml.search.comparison import CompareProgress
 from streammiml.search.tune import TuneProgress
-from streammiml.verbs.progress import ScoreDisplay, TrainDisplay, TuneDisplay, format_duration
+from streammiml.verbs import progress as displays
+from streammiml.verbs.progress import (
+    ChoiceDisplay,
+    CompareDisplay,
+    ScoreDisplay,
+    TrainDisplay,
+    TuneDisplay,
+    format_duration,
+)
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -21,12 +32,34 @@ def moment(**changes):
         "epoch": 3, "step": 12_345, "seconds": 9.0, "steps_per_second": 1000.0,
         "rows_per_second": 9000.0, "mb_per_second": 42.0, "loss": 0.7, "share_of_violations": 0.25,
         "time": {"kernel": 1.0}, "validation_loss": 0.0625, "best_loss": 0.05, "is_line": True,
-        "steps_here": 300,
+        "steps_here": 300, "replicas": 1, "rounds": 0, "moved_mb": 0.0,
         "epochs": 10, "mixing": "bags are mixed", "stopped_early": False, "done": 0.3,
         "seconds_left": 3600.0 * 4,
         "total": {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0, "all": 10},
     }  # fmt: skip
     return TrainProgress(**{**usual, **changes})
+
+
+def trial(**changes):
+    usual = {
+        "setting": "lift none, subconcepts 5", "trial": 2, "n_trials": 15, "fold": 1, "n_folds": 3,
+        "loss": 0.0625, "done": 0.25, "seconds_left": 12.0,
+    }  # fmt: skip
+    return ChoiceProgress(**{**usual, **changes})
+
+
+def test_choice__prints_trial_fold_loss_and_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(displays, "SHOW_SECONDS", 0.0)
+    with ChoiceDisplay() as show:
+        show(trial(seconds_left=None))
+        show(trial())
+        show(trial(loss=None))
+        show(trial(trial=3, n_folds=1, loss=None))
+        show.end()
+    lines = capsys.readouterr().err.splitlines()
+    first = "choosing, trial 2 of 15, lift none, subconcepts 5, fold 1 of 3, ranking loss 0.0625, "
+    assert lines[:2] == [first + "25% done, 12 s left"] * 2
+    assert lines[2] == "choosing, trial 3 of 15, lift none, subconcepts 5, 25% done, 12 s left"
 
 
 def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
@@ -48,6 +81,14 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
     show(moment(stopped_early=True))
     early = "stopped early: no lower ranking loss in as many looks as --patience allows; "
     assert show.summary() == [early + "--extend continues the run", spent]
+
+
+def test_show__tells_of_replicas_and_the_time_that_joins_them(capsys):
+    with TrainDisplay() as show:
+        show(moment(replicas=8, total={"kernel": 7, "reducing": 1, "moving": 2, "all": 10}))
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "step 12,345, 8 replicas, 1,000 steps/s" in line
+    assert "30% of the time spent on joining replicas, ranking loss" in line
 
 
 def test_show__passes_over_moments_before_there_is_a_pace(capsys):
@@ -93,6 +134,23 @@ def test_tune_display__prints_a_line_for_each_tenth_of_a_rung(capsys):
     assert lines[:2] == ["dashboard at http://host/status", "rung 2 of 3: 0 of 40 trials"]
     assert lines[2] == "rung 2 of 3: 4 of 40 trials, best ranking loss 0.2500"
     assert len(lines) == 12
+
+
+def test_compare_display__prints_a_line_for_each_cell(capsys):
+    display = CompareDisplay()
+    cell, sizes = MethodCell("dba", 3), {"n_train": 20, "n_test": 10}
+    times = {"choose_seconds": 1.0, "fit_seconds": 2.5, "score_seconds": 0.5}
+    done = CellResult(cell=cell, figures={"ranking_loss": 0.125}, **times, **sizes)
+    none = CellResult(cell=MethodCell("dba", 0, 20), state="not measured", reason="no", **sizes)
+    display(CompareProgress(0, 9, None, None, "http://host/status"))
+    display(CompareProgress(1, 9, "DBA", done, "http://host/status"))
+    display(CompareProgress(2, 9, "DBA", none, "http://host/status"))
+    assert capsys.readouterr().err.splitlines() == [
+        "dashboard at http://host/status",
+        "0 of 9 cells",
+        "1 of 9 cells: DBA, split 3: ranking loss 0.1250, 4 s",
+        "2 of 9 cells: DBA, split 0, 20 bags: N/A: no",
+    ]
 
 
 @pytest.mark.parametrize(

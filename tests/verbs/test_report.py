@@ -64,3 +64,11 @@ def test_report__bad_input_gets_one_line_and_exit_code_2(
     assert message in err
     assert "\n" not in err.strip()
     assert not list(tmp_path.iterdir())
+
+
+def test_report__into_a_url_is_refused(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", str(folder / "run"), "--out", "s3://bucket/page.html"]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("streammiml: s3://bucket/page.html is a URL, and pages are written to f")
+    assert not any(tmp_path.iterdir())

@@ -159,7 +159,7 @@ def a_file(path):
         (shutil.rmtree, "does not exist"),
         (empty_folder, "is no store"),
         (a_file, "is no store"),
-        (future, "was written by store format 7, this reads up to 1"),
+        (future, "was written by store format 7, this reads up to 2"),
     ],
 )
 def test_verbs__bad_stores_get_one_line_and_exit_code_2(verb, change, message, store, capsys):

@@ -42,6 +42,7 @@ def test_train__leaves_a_run_folder_and_says_what_it_made(store, tmp_path, capsy
     assert re.search(r"epoch 1/2, step 200, .* steps/s, .* ranking loss 0\.\d+", err)
     names = {path.name for path in folder.iterdir()}
     files = {"settings.toml", "history.jsonl", "checkpoints", "model.safetensors", "origin.json"}
+    files |= {"model-card.md"}
     assert names == {*files, "lock"}
     assert tomllib.loads((folder / "settings.toml").read_text())["shared_dim"] == 8
     (line, *_) = (folder / "history.jsonl").read_text().splitlines()
@@ -176,7 +177,7 @@ def test_train__a_config_key_that_is_unknown_is_one_line(store, tmp_path, capsys
 def test_train__a_store_in_place_of_the_run_is_left_alone(store, capsys):
     for words in ([], ["--resume"]):
         line = refused(capsys, "train", store, store, *words)
-        assert "exists already" in line or "is no run" in line
+        assert "is a store, but the last path is the folder for the run" in line
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_extend__goes_on_for_more_epochs(store, tmp_path, capsys):
     assert one.read_bytes() == two.read_bytes()
     printed(capsys)
     assert run([*words, "--resume"]) == 0
-    assert "nothing was left to do: the run had ended before" in printed(capsys)[1]
+    assert "nothing was left to train: the run had ended before" in printed(capsys)[1]
     line = refused(capsys, "train", store, tmp_path / "none", "--extend=3")
     assert "none holds no run to extend" in line
 
@@ -240,7 +241,7 @@ def test_extend__killed_before_its_result_is_told_has_the_same_end(
     before = (tmp_path / "run/model.safetensors").read_bytes()
     assert run([*words, "--extend=3"]) == 0
     assert (tmp_path / "run/model.safetensors").read_bytes() == before
-    assert "nothing was left to do" in printed(capsys)[1]
+    assert "nothing was left to train" in printed(capsys)[1]
     assert run([*words, "--extend=3"]) == 0
     assert tomllib.loads((tmp_path / "run/settings.toml").read_text())["epochs"] == 8
 
@@ -368,3 +369,71 @@ def test_train__several_threads_say_that_results_vary(tmp_path, capsys):
     words = ["train", str(store), str(tmp_path / "run"), "--threads", "2", "--max-steps", "50"]
     assert run(words) == 0
     assert "results vary from run to run" in capsys.readouterr().err
+
+
+def test_train__into_a_url_is_refused_and_leaves_no_folder(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = refused(capsys, "train", store, "s3://bucket/run", *QUICK)
+    assert line == (
+        "streammiml: s3://bucket/run is a URL, and runs are written to folders of this machine "
+        "only; name a folder, and upload it when it is complete"
+    )
+    line = refused(capsys, "train", store, "run", "--tensorboard", "gs://b/events", *QUICK)
+    assert "/b/events is a URL, and event files are written to folders" in line
+    assert not any(tmp_path.iterdir())
+
+
+def test_train__on_a_file_or_with_swapped_paths_says_what_to_do(store, tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("bag,x,labels\n")
+    line = refused(capsys, "train", tmp_path / "x.csv", tmp_path / "run")
+    assert line.endswith(
+        f"x.csv is no store but a file; convert it first: streammiml convert {tmp_path}/x.csv "
+        f"{tmp_path}/x-store.zarr"
+    )
+    line = refused(capsys, "train", tmp_path / "run", store)
+    assert line == (
+        f"streammiml: {store} is a store, but the last path is the folder for the run: "
+        f"streammiml train {store} {tmp_path}/run"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["x.csv"]
+
+
+@pytest.mark.parametrize("words", [["--calibrate"], ["--calibrate", "auto"], ["--calibrate=auto"]])
+def test_train__calibrate_needs_no_value(store, tmp_path, capsys, caplog, words):
+    caplog.set_level("INFO", "streammiml")
+    # In front of the paths, the word after the option is a store.
+    assert run(["train", *words, store, str(tmp_path / "run"), *QUICK]) == 0
+    printed(capsys)
+    folds = [line for line in caplog.messages if line.startswith("calibration: ")]
+    assert folds == [f"calibration: training without fold {fold} of 3" for fold in (1, 2, 3)]
+    model = Model.load(tmp_path / "run")
+    assert model.calibration is not None
+    assert model.settings["calibrate"] == "auto"
+    assert run(["evaluate", str(tmp_path / "run"), store]) == 0
+    out, _ = printed(capsys)
+    assert re.search(r"^expected_calibration_error +0\.\d{4} +↓$", out, re.M)
+    assert re.search(r"^brier_score +0\.\d{4} ± 0\.\d{4} ↓$", out, re.M)
+
+
+def test_train__calibrate_is_refused_in_one_line(store, tmp_path, capsys):
+    line = refused(capsys, "train", store, tmp_path / "run", "--calibrate=best")
+    assert "best" in line
+    words = ["--calibrate", "--validation=0", "--epochs=1"]
+    write_store(tmp_path / "small.zarr", planted(20))
+    line = refused(capsys, "train", tmp_path / "small.zarr", tmp_path / "run", *words)
+    assert line.startswith("streammiml: --calibrate auto is fitted on held-out bags, and this run")
+
+
+def test_train__a_dry_run_tells_what_calibration_costs(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run"), *QUICK, "--dry-run", "--calibrate"]
+    assert run(words) == 0
+    out, _ = printed(capsys)
+    assert re.search(r"^calibration +1,200 steps, about .*, after training$", out, re.M)
+
+
+def test_train__a_finished_run_can_be_calibrated_later(store, tmp_path, capsys):
+    words = ["train", store, str(tmp_path / "run"), *QUICK]
+    assert run(words) == 0
+    assert run([*words, "--resume", "--calibrate"]) == 0
+    assert "nothing was left to train" in printed(capsys)[1]
+    assert Model.load(tmp_path / "run").calibration is not None

@@ -47,3 +47,10 @@ def test_paths__the_last_one_is_the_folder():
         ["a.zarr", "b.zarr"],
         "run",
     )
+
+
+def test_merged__the_settings_of_a_run_can_be_given_again(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('threshold = "count"\nthreshold_offset = 0.25\nepochs = 7\nvalidation = 0.0\n')
+    got = merged(None, file)
+    assert (got.epochs, got.threshold) == (7, None)
