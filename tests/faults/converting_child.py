@@ -21,17 +21,16 @@ from tests.stores import as_sparse, made_block
 SPAN_BYTES = 200
 
 
-def options(*, group: bool = False) -> SourceOptions:
-    """Spans of a few bags."""
-    return SourceOptions(group=group, span_bytes=SPAN_BYTES)
+def options(*, group: bool = False, labels: str | None = None) -> SourceOptions:
+    """Spans of a few bags; ``labels`` is a table with the labels of files that are a bag each."""
+    return SourceOptions(group=group, bag_labels=labels, span_bytes=SPAN_BYTES)
 
 
 def work(order: dict[str, Any]) -> None:
     """One conversion, in the process that may be killed."""
     settings = {**order["settings"], "where_label": tuple(order["settings"]["where_label"])}
-    convert(
-        order["source"], order["path"], ConvertConfig(**settings), options(group=order["group"])
-    )
+    asked = options(group=order["group"], labels=order["labels"])
+    convert(order["source"], order["path"], ConvertConfig(**settings), asked)
 
 
 def _run(order: dict[str, Any]) -> None:
@@ -64,12 +63,13 @@ class Converter(ChildOwner):
         settings: ConvertConfig,
         *,
         group: bool = False,
+        labels: str | None = None,
         at: int = 0,
         after: float = 0,
     ) -> bool:
         """Convert; die at the n-th change, or after seconds. Whether it was killed."""
         order = {"source": str(source), "path": str(path), "settings": asdict(settings)}
-        return self._was_killed(**order, group=group, at=at, after=after)
+        return self._was_killed(**order, group=group, labels=labels, at=at, after=after)
 
 
 if __name__ == "__main__":

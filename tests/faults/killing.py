@@ -143,10 +143,10 @@ def obey(run: Callable[[dict[str, Any]], None]) -> None:
 class ChildOwner:
     """Sends orders to a module that obeys them in children; a context manager."""
 
-    def __init__(self, module: str, tally: Path) -> None:
+    def __init__(self, module: str, tally: Path, *words: str) -> None:
         self._tally = tally
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-m", module, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

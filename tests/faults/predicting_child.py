@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from streammiml.bags.store import open_store
-from streammiml.measure import output_plan
+from streammiml.measure import output_plan, write_rows
 from streammiml.measure.predict import predict
 from streammiml.measure.scoring import open_model_and_store
 from streammiml.scorer import Scorer
@@ -24,13 +24,15 @@ def run(order):
     counter = [0]
     out = Path(order["out"])
     kill_at(order["at"], str(out), counter)
-    predict(order["model"], order["store"], out, format=order["format"], threads=1)
+    how = {"format": order["format"], "rows": order["rows"]}
+    predict(order["model"], order["store"], out, threads=1, **how)
     Path(order["tally"]).write_text(str(counter[0]))
 
 
 def serve(model, store):
     ready, bags = open_model_and_store(model, open_store(store))
     Scorer(ready).scores(bags.read(0, 2))
+    write_rows.GROUP_RECORDS = 8
     output_plan.LEAST_PART_BYTES, output_plan.N_PARTS, output_plan.GROUP_BYTES = 1, 3, 2000
     for line in sys.stdin:
         order = json.loads(line)

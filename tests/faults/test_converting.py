@@ -28,7 +28,16 @@ from streammiml_tools.convert.plan import ConvertConfig, work_folder
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from tests.faults.converting_child import Converter, options
 from tests.small_disks import resize, small_disk
-from tests.stores import content, file_limit, made_block, plain, scratch, sizes
+from tests.stores import (
+    content,
+    file_limit,
+    made_block,
+    plain,
+    scratch,
+    sizes,
+    with_kept,
+    write_store,
+)
 from tests.tools.source_files import save_npy, save_npz
 
 ROOT = Path(__file__).parents[2]
@@ -80,13 +89,13 @@ def stores_in(folder: Path) -> dict[str, dict[str, str]]:
     return {path.name: content(path) for path in folder.iterdir() if path.name[0] != "."}
 
 
-def finish(source, path, settings, group, want) -> None:
+def finish(source, path, settings, group, want, labels=None) -> None:
     """Run the same conversion once more, and compare with the undisturbed one."""
     for name, files in stores_in(path.parent).items():
         assert files == want[name], f"{name} is there, and not whole"
     if len(stores_in(path.parent)) < len(want) or work_folder(str(path)).exists():
         try:
-            convert(source, path, settings, options(group=group))
+            convert(source, path, settings, options(group=group, labels=labels))
         except StoreError as error:
             # Killed while it cleaned up: complete, and nothing to go on with.
             assert "exists already" in str(error)  # noqa: PT017
@@ -149,6 +158,35 @@ def test_kill_at_random_instants__loses_nothing(converter, source, backend, time
             path = folder / f"x.{backend}"
             converter.convert(source, path, settings, after=float(rng.uniform(0.01, 0.5)))
             finish(source, path, settings, False, want)
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory) -> tuple[Path, str]:
+    """Thirty files, each with the rows of one bag, and the table of their labels."""
+    folder = tmp_path_factory.mktemp("slides")
+    rng, lines = np.random.default_rng(0), ["slide_id,tumour,stroma"]
+    (folder / "files").mkdir()
+    for number in range(30):
+        np.save(folder / "files" / f"s{number:02}.npy", rng.normal(size=(1 + number % 5, 4)))
+        lines.append(f"s{number:02},{number % 2},{int(number % 3 == 0)}")
+    (folder / "labels.csv").write_text("\n".join([*lines, ""]))
+    return folder / "files", str(folder / "labels.csv")
+
+
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_kill_of_a_file_a_bag_at_random_instants__ends_with_the_same_manifest(
+    converter, slides, backend, times
+):
+    source, labels = slides
+    settings, rng = ConvertConfig(), np.random.default_rng(times)
+    with scratch() as folder:
+        assert not converter.convert(source, folder / f"x.{backend}", settings, labels=labels)
+        want, changes = stores_in(folder), converter.changes
+    for at in rng.integers(1, changes, times).tolist():
+        with scratch() as folder:
+            path = folder / f"x.{backend}"
+            assert converter.convert(source, path, settings, labels=labels, at=at)
+            finish(source, path, settings, False, want, labels)
 
 
 def test_control__half_a_store_is_seen(converter, source, backend):
@@ -416,3 +454,16 @@ def test_bag_of_a_million_rows__converts(tmp_path):
     with sizes(index_chunk=8192, shard=64 << 20, group=1 << 19, page=2048):
         store = convert(tmp_path / "d.npz", tmp_path / "d.zarr", settings, SourceOptions()).store
     assert store.manifest.longest_bag == 10**6
+
+
+@pytest.mark.parametrize("way", ["plain", "shuffled split"])
+def test_killed_conversion__of_kept_columns_goes_on_to_the_same_files(converter, tmp_path, way):
+    settings, group = WAYS[way]
+    source = tmp_path / "kept.parquet"
+    write_store(source, with_kept(made_block(24)), n_labels=4)
+    want, n_changes = undisturbed(converter, source, "zarr", settings, group)
+    assert any("kept_note.bytes/c/0" in files for files in want.values())
+    for at in np.linspace(2, n_changes - 1, 6).astype(int).tolist():
+        with scratch() as folder:
+            assert converter.convert(source, folder / "x.zarr", settings, at=at)
+            finish(source, folder / "x.zarr", settings, group, want)

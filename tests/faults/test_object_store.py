@@ -7,13 +7,17 @@ value ever comes that was not written.
 import time
 from threading import Thread
 
+import obstore
 import pytest
+from obstore.store import from_url
 
 from streammiml.bags import object_store, verified_array
 from streammiml.bags.layout import MANIFEST, OWNER
 from streammiml.bags.store import open_one
 from streammiml.bags.writer import BagWriter
-from streammiml.errors import StoreError
+from streammiml.errors import StoreError, StreammimlError
+from streammiml_tools.convert import convert
+from streammiml_tools.readers.base import SourceOptions
 from tests.faults.faulty_proxy import FOREVER, Fault, faulty_proxy
 from tests.remote_servers import BUCKET, s3_server, s3_settings
 from tests.stores import BACKENDS, assert_same, made_block, made_spec, sizes, write_parts
@@ -69,6 +73,14 @@ def test_proxy__changes_nothing_without_a_fault(proxy):
     assert any(path.endswith(DATA["zarr"]) for _, path in proxy.asked)
 
 
+def put_source(prefix):
+    """A file of five hundred bags under a prefix of the bucket; returns its URL."""
+    lines = "".join(f"b{number},{number},p\n" for number in range(500))
+    url = f"s3://{BUCKET}/{prefix}"
+    obstore.put(from_url(url), "d.csv", f"bag,x,labels\n{lines}".encode())
+    return f"{url}/d.csv"
+
+
 # What passes.
 
 
@@ -101,7 +113,37 @@ def test_verify__is_not_alarmed_by_what_passes(proxy):
         assert proxy.fault.hits >= 2
 
 
+@pytest.mark.parametrize("kind", ["503", "reset", "cut", "short", "404"])
+def test_source__of_a_conversion_is_mended(proxy, tmp_path, kind):
+    lines = "".join(f"b{number},{number},p\n" for number in range(500))
+    obstore.put(
+        from_url(f"s3://{BUCKET}/{tmp_path.name}"), "d.csv", f"bag,x,labels\n{lines}".encode()
+    )
+    proxy.fault = Fault(kind, f"{tmp_path.name}/d.csv")
+    store = convert(f"s3://{BUCKET}/{tmp_path.name}/d.csv", tmp_path / "x.zarr").store
+    assert proxy.fault.hits >= 2
+    assert store.read(0, 500).rows.ravel().tolist() == list(range(500))
+
+
 # What stays.
+
+
+@pytest.mark.parametrize("kind", ["503", "hang", "cut"])
+def test_source__of_a_conversion_that_stays_away_is_an_error_and_resumes(proxy, tmp_path, kind):
+    url = put_source(tmp_path.name)
+    options = SourceOptions(span_bytes=1000)
+
+    def fail(_):
+        proxy.fault = Fault(kind, f"{tmp_path.name}/d.csv", FOREVER)
+
+    begun = time.monotonic()
+    with pytest.raises(StreammimlError, match=r"/d\.csv (cannot be read|is short)"):
+        convert(url, tmp_path / "x.zarr", options=options, watch=fail)
+    assert time.monotonic() - begun < 3 * SECONDS + GRACE
+    assert (tmp_path / ".x.zarr.partial" / "plan.json").exists()
+    proxy.fault = None
+    store = convert(url, tmp_path / "x.zarr", options=options).store
+    assert store.read(0, 500).rows.ravel().tolist() == list(range(500))
 
 
 @pytest.mark.parametrize("kind", ["503", "500", "reset", "hang", "trickle", "cut"])

@@ -342,6 +342,12 @@ def test_edited_manifest__is_refused_at_open(copy):
             sm.open_store(copy)
 
 
+def test_control__an_edited_manifest_that_is_signed_again_is_opened(copy):
+    raw = (copy / MANIFEST).read_bytes()
+    (copy / MANIFEST).write_bytes(signed(raw, fingerprint="0" * 32))
+    assert sm.open_store(copy).fingerprint == "0" * 32
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{}", b"[]", b"7", b"\xff\xfe", b"[" * 100_000, b'{"format": "streammiml store"}'],
@@ -372,9 +378,9 @@ def signed(raw: bytes, **changes) -> bytes:
 
 def test_future_format__is_refused_with_both_versions(copy):
     raw = (copy / MANIFEST).read_bytes()
-    for content in (edit_json(raw, format_version=2), signed(raw, format_version=2, news=1)):
+    for content in (edit_json(raw, format_version=3), signed(raw, format_version=3, news=1)):
         (copy / MANIFEST).write_bytes(content)
-        message = r"was written by store format 2, this reads up to 1; install a newer streammiml"
+        message = r"was written by store format 3, this reads up to 2; install a newer streammiml"
         with pytest.raises(StoreError, match=message):
             sm.open_store(copy)
 
