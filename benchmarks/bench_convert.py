@@ -2,9 +2,11 @@
 
 NumPy arrays: against copying the same bytes with a checksum, into files as long as our shards, each
 synced as ours are. CSV: against ``pyarrow.csv`` parsing the same file, with the same number of
-threads. JSON lines: against orjson parsing every line and doing nothing else. Two worker processes:
-against one, without the time to start the processes. Both sides run in turns, and the median of the
-ratios of these pairs is reported.
+threads. JSON lines: against orjson parsing every line and doing nothing else. TFRecord, frames as
+YouTube-8M has them: against reading every byte with a checksum; ``MB_per_core_s`` counts the
+processor time of all threads. A file a bag: against copying the same files with a checksum of each,
+synced once at the end. Two worker processes: against one, without the time to start the processes.
+Both sides run in turns, and the median of the ratios of these pairs is reported.
 """
 
 from __future__ import annotations
@@ -32,9 +34,12 @@ from streammiml.bags.zarr_write import SHARD_BYTES
 from streammiml_tools.convert import convert
 from streammiml_tools.convert.export import export
 from streammiml_tools.readers.base import SourceOptions
+from streammiml_tools.readers.record_header import masked
 
 N_FEATURES, N_LABELS = 200, 100
 PAIRS = 5
+N_FRAMES = 300
+N_FILES = 5000
 
 
 def random_block(n_bags: int) -> BagBlock:
@@ -153,6 +158,109 @@ def jsonl_case(folder: Path, n_bags: int, pairs: int) -> dict:
     )
 
 
+def save_videos(path: Path, n_videos: int) -> Path:
+    """Write videos of 300 frames, each of 1024 bytes of ``rgb`` and 128 of ``audio``."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (N_FRAMES, 1152), dtype=np.uint8)
+    with path.open("wb") as file:
+        for number in range(n_videos):
+            frames[0] = rng.integers(0, 256, 1152, dtype=np.uint8)
+            lists = {
+                name: [frame.tobytes() for frame in frames[:, first:stop]]
+                for name, first, stop in (("rgb", 0, 1024), ("audio", 1024, 1152))
+            }
+            message = _sequence(f"v{number:07d}".encode(), [number % N_LABELS], lists)
+            header = len(message).to_bytes(8, "little")
+            file.write(header + _masked(header) + message + _masked(message))
+    return path
+
+
+def _masked(content: bytes) -> bytes:
+    """Write the checksum of a TFRecord: crc32c, rotated, plus a constant."""
+    return masked(crc32c(content)).to_bytes(4, "little")
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Encode a field of bytes of a protobuf message."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    out = b""
+    while value >= 128:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def _sequence(name: bytes, labels: list[int], lists: dict[str, list[bytes]]) -> bytes:
+    """Encode a ``tf.train.SequenceExample``."""
+    numbers = _field(3, _field(1, b"".join(map(_varint, labels))))
+    context = _entry("id", _field(1, _field(1, name))) + _entry("labels", numbers)
+    frames = b"".join(
+        _entry(key, b"".join(_field(1, _field(1, _field(1, frame))) for frame in own))
+        for key, own in lists.items()
+    )
+    return _field(1, context) + _field(2, frames)
+
+
+def _entry(key: str, value: bytes) -> bytes:
+    return _field(1, _field(1, key.encode()) + _field(2, value))
+
+
+def tfrecord_case(folder: Path, n_videos: int, pairs: int) -> dict:
+    source, out = save_videos(folder / "videos.tfrecord", n_videos), folder / "out.zarr"
+    n_bytes, core_seconds = source.stat().st_size, []
+
+    def read() -> None:
+        buffer = bytearray(8 << 20)
+        with source.open("rb", buffering=0) as file:
+            while got := file.readinto(buffer):
+                crc32c(memoryview(buffer)[:got])
+
+    def ours() -> float:
+        begin = time.process_time()
+        options = SourceOptions(n_labels=N_LABELS)
+        seconds = timed(lambda: convert(source, out, options=options))
+        core_seconds.append(time.process_time() - begin)
+        shutil.rmtree(out)
+        return seconds
+
+    case = {"what": "TFRecord, of reading with checksum", "case": {"videos": n_videos}}
+    line = compared(case, n_bytes, pairs, lambda: timed(read), ours)
+    seconds = statistics.median(core_seconds[1:])
+    return {**line, "MB_per_core_s": round(n_bytes / seconds / 1e6)}
+
+
+def files_case(folder: Path, n_files: int, file_rows: int, pairs: int) -> dict:
+    """A file a bag of ``file_rows`` rows of 1024 float32."""
+    rng, source, lines = np.random.default_rng(0), folder / "slides", ["slide,tumour"]
+    source.mkdir()
+    rows = rng.standard_normal((file_rows, 1024), dtype=np.float32)
+    for number in range(n_files):
+        rows[0] = number
+        np.save(source / f"s{number:06}.npy", rows)
+        lines.append(f"s{number:06},{number % 2}")
+    (folder / "labels.csv").write_text("\n".join([*lines, ""]))
+    options = SourceOptions(bag_labels=str(folder / "labels.csv"), bag_column="slide")
+    out = folder / "out.zarr"
+
+    def copy() -> None:
+        (folder / "copy").mkdir()
+        for path in sorted(source.iterdir()):
+            content = path.read_bytes()
+            crc32c(content)
+            (folder / "copy" / path.name).write_bytes(content)
+        os.sync()
+
+    return compared(
+        {"what": "a file a bag, of copying with checksum", "case": {"files": n_files}},
+        sum(path.stat().st_size for path in source.iterdir()),
+        pairs,
+        lambda: timed(copy, folder / "copy"),
+        lambda: timed(lambda: convert(source, out, options=options), out),
+    )
+
+
 def workers_case(folder: Path, n_bags: int, pairs: int) -> dict:
     """Two worker processes against one; the cluster is started before the clock."""
     table = export(write_store(folder, n_bags), folder / "rows.csv")[0]
@@ -188,6 +296,11 @@ def cases(smoke: bool) -> Iterator[dict]:
         yield csv_case(Path(folder), 300 if smoke else 12_000, pairs)
     with tempfile.TemporaryDirectory() as folder:
         yield jsonl_case(Path(folder), 300 if smoke else 12_000, pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        yield tfrecord_case(Path(folder), 20 if smoke else 2000, pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        # A file of 1 MB each; with the copy or the store, twice as much on the disk.
+        yield files_case(Path(folder), 20 if smoke else N_FILES, 4 if smoke else 256, min(pairs, 2))
     # One process joins the parts; the smaller size shows what joining costs.
     for n_bags in (300,) if smoke else (24_000, 72_000):
         with tempfile.TemporaryDirectory() as folder:

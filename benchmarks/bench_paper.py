@@ -1,4 +1,4 @@
-"""The paper's tables: its protocol with our three modes and with peers that a user could take.
+"""The paper's tables: our three modes, the paper's methods, and peers that a user could take.
 
 ``python -m benchmarks paper [--sets NAME_OR_FILE,…] [--splits N]``. Seeds 0 to N - 1 split a set at
 random into two thirds for training and one third for testing. 3-fold cross validation on the
@@ -8,7 +8,9 @@ only for the final figures.
 Known sets are read from STREAMMIML_DATA, any other MIML file by its path. Two names stand for
 experiments without a set: ``digits in groups`` (known sub-concepts) and ``times`` (training time by
 number of bags). Peers run in the interpreter that STREAMMIML_PEERS_PYTHON names; without it they
-are skipped. STREAMMIML_PAPER_METHODS limits a run to some methods, separated by commas.
+are skipped. The paper's methods are measured as ``streammiml compare`` measures them, each in a
+process with a time limit, on the splits of this benchmark. STREAMMIML_PAPER_METHODS limits a run
+to some methods, separated by commas.
 
 Each (set, split, method) is written to ``results/paper.jsonl`` as soon as it is measured, so a
 killed run resumes. A line that was measured with other settings is measured again.
@@ -17,13 +19,12 @@ killed run resumes. A line that was measured with other settings is measured aga
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,23 +34,27 @@ import numpy as np
 from benchmarks import paper_peers, paper_times
 from benchmarks.__main__ import commit
 from benchmarks.paper_digits import SUBCONCEPTS, grouped_digits
-from benchmarks.paper_ours import MODES, chosen_elsewhere, measured, trained
+from benchmarks.paper_ours import MODES, PLAIN, chosen_elsewhere, measured, trained
 from benchmarks.paper_sets import (
     DOCUMENTS,
     FIGURES,
     FILES,
+    FOLDS,
     PaperSet,
     folds,
     load,
     random_set,
     split,
 )
-from benchmarks.paper_table import write_page
+from benchmarks.paper_table import RIVALS, write_page
 from streammiml.bags.block import SparseRows
 from streammiml.config import TrainConfig
 from streammiml.learn.scaler import auto_scale
 from streammiml.measure.metric import ScoredBlock
 from streammiml.measure.registry import chosen
+from streammiml.rivals.registry import METHODS
+from streammiml.search.cells import CellSettings, SplitFigures, attempted, measure_split
+from streammiml.search.contestants import contestants
 from streammiml.search.grid import key_of
 
 RESULTS = Path(__file__).with_name("results")
@@ -64,6 +69,21 @@ HALVES = (("letter_frost", "reuters"), ("msrcv2", "scene"))
 ELSEWHERE = "elsewhere"
 TIMES = "times"
 LONGEST_SECONDS = 3600
+RIVAL_TIME, RIVAL_MEMORY = "10min", "4GiB"
+OVER_TIME = f"over the time limit of {RIVAL_TIME}"
+TOO_SLOW = f"not tried, since another split was {OVER_TIME}"
+# Settings that were added after lines had been measured, with the values of training as before.
+ADDED_LATER = {
+    "calibrate": None,
+    "init": "auto",
+    "loss": "warp",
+    "preset": "plain",
+    "prefer": "both",
+    "threshold": None,
+    "time_limit": None,
+    "replicas": 1,
+    "round_steps": None,
+}
 
 
 class Lines:
@@ -81,6 +101,14 @@ class Lines:
         """Whether this case was measured with the settings that ``key`` names."""
         return self.by_case.get((name, seed, method), {}).get("key") == key
 
+    def too_slow(self, name: str, method: str, key: str) -> bool:
+        """Whether a rival was over the time limit on a split of this set; all are as large."""
+        return any(
+            (line["set"], line["method"], line.get("key")) == (name, method, key)
+            and line.get("skipped") == OVER_TIME
+            for line in self.by_case.values()
+        )
+
     def add(self, line: dict[str, Any]) -> None:
         self.by_case[line["set"], line["split"], line["method"]] = line
         with self._path.open("a", encoding="utf-8") as file:
@@ -90,16 +118,30 @@ class Lines:
 def methods_of(name: str, smoke: bool) -> list[str]:
     peers = list(PEERS) if "STREAMMIML_PEERS_PYTHON" in os.environ else []
     selected = os.environ.get("STREAMMIML_PAPER_METHODS")
-    methods = [*OURS, *(VARIANTS if name in VARIED else ()), *peers]
+    methods = [*OURS, *(VARIANTS if name in VARIED else ()), *RIVALS, *peers]
     if smoke:
-        methods = [*OURS, "V2", *peers[:2]]
+        methods = [*OURS, "V2", "mimlknn", "ranklosssim", *peers[:2]]
     return [method for method in methods if selected is None or method in selected.split(",")]
 
 
 def settings_key(method: str, *, sparse: bool = False) -> str:
     """A hash of the settings of a method, or of a peer's source, comments included."""
-    if method in paper_peers.PEERS:
-        return key_of({"peer": method, "source": inspect.getsource(paper_peers.PEERS[method])})
+    if method in (*RIVALS, *paper_peers.PEERS):
+        return key_of({"peer": method, "source": paper_peers.source_of(method)})
+    mode = MODES[method]
+    preset = {name: mode.given[name] for name in PLAIN if name in mode.given}
+    grid, steps = mode.search(sparse=sparse)
+    ours = {"given": without_neutral(mode.given), "grid": dict(grid), "steps": steps}
+    return key_of({**ours, "base": base_settings(TrainConfig(**preset))})
+
+
+def digits_key(method: str) -> str:
+    """A hash of the settings of the experiment with known sub-concepts."""
+    return key_of({"digits": method, "base": base_settings(TrainConfig())})
+
+
+def base_settings(config: TrainConfig) -> dict[str, Any]:
+    """All settings that decide the result of a training with ``config``."""
     # The scale that ``auto`` chooses is not recorded as a setting, but changes results as well.
     names = ("sparse", "negative", "fractional")
     rule = [
@@ -107,13 +149,16 @@ def settings_key(method: str, *, sparse: bool = False) -> str:
         for share in (0.0, 0.5)
         for facts in product((False, True), repeat=3)
     ]
-    base = {**TrainConfig().recorded(), "auto": rule}
-    if method not in MODES:
-        return key_of({"digits": method, "base": base})
-    mode = MODES[method]
-    grid, steps = mode.search(sparse=sparse)
-    ours = {"given": dict(mode.given), "grid": dict(grid), "steps": steps}
-    return key_of({**ours, "base": base})
+    return {**without_neutral(config.recorded()), "auto": rule}
+
+
+def without_neutral(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those of ``ADDED_LATER`` that have the value of training as before."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in ADDED_LATER or value != ADDED_LATER[name]
+    }
 
 
 def is_current(line: dict[str, Any]) -> bool:
@@ -121,7 +166,31 @@ def is_current(line: dict[str, Any]) -> bool:
     method = line["method"]
     if method in (ELSEWHERE, paper_times.METHOD):
         return True
+    if line["set"] == DIGITS:
+        return bool(line["key"] == digits_key(method))
     return bool(line["key"] == settings_key(method, sparse=line["set"] in DOCUMENTS))
+
+
+def rival_line(method: str, data: PaperSet, seed: int) -> dict[str, Any]:
+    """Measure a method of the paper as ``compare`` does."""
+    learn, test = split(len(data.block), seed)
+    [contestant] = contestants(method, TrainConfig(), RIVAL_MEMORY)
+    settings = CellSettings(seed=seed, folds=FOLDS, time_limit=RIVAL_TIME, owner="benchmark")
+    parts = (contestant, data.bags(learn), data.bags(test), FOLDS)
+    attempt = attempted(measure_split, *parts, settings=settings)
+    if attempt.reason is not None:
+        return {"skipped": attempt.reason}
+    split_figures: SplitFigures = attempt.result
+    figures = {
+        name: split_figures.figures[name] for name in FIGURES if name in split_figures.figures
+    }
+    return {
+        "figures": figures,
+        "chosen": split_figures.chosen,
+        "n_settings": len(METHODS[method].grid),
+        "fit_seconds": round(split_figures.fit_seconds, 3),
+        "score_seconds": round(split_figures.score_seconds, 3),
+    }
 
 
 def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, Any]:
@@ -155,7 +224,11 @@ def peer_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, 
             capture_output=True,
             text=True,
             timeout=LONGEST_SECONDS,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": str(Path(__file__).parent.parent),
+            },
         )
         if process.returncode:
             return {"skipped": (process.stderr.strip().splitlines() or ["no message"])[-1]}
@@ -188,6 +261,8 @@ def one_line(method: str, data: PaperSet, seed: int, smoke: bool) -> dict[str, A
     if method in MODES:
         learn, test = split(len(data.block), seed)
         result = measured(MODES[method], data, learn, test, smoke)
+    elif method in RIVALS:
+        result = rival_line(method, data, seed)
     else:
         result = peer_line(method, data, seed, smoke)
     key = settings_key(method, sparse=data.name in DOCUMENTS)
@@ -209,7 +284,7 @@ def elsewhere_lines(
         key = key_of({"settings": settings, "base": settings_key("best")})
         for data in sets:
             if data.name in here and not lines.has(data.name, seed, ELSEWHERE, key):
-                result = trained(settings, data, *split(len(data.block), seed))
+                result = trained({**PLAIN, **settings}, data, *split(len(data.block), seed))
                 case = {"set": data.name, "split": seed, "method": ELSEWHERE, "key": key}
                 lines.add({**case, "chosen": settings, **result, "commit": commit()})
                 yield lines.by_case[data.name, seed, ELSEWHERE]
@@ -225,10 +300,10 @@ def digits_lines(lines: Lines, n_splits: int, smoke: bool) -> Iterator[dict[str,
     for seed in range(n_splits):
         for k in SUBCONCEPTS:
             method = f"K={k}"
-            if not lines.has(DIGITS, seed, method, settings_key(method)):
+            if not lines.has(DIGITS, seed, method, digits_key(method)):
                 result = grouped_digits(k, seed, smoke)
                 case = {"set": DIGITS, "split": seed, "method": method}
-                lines.add({**case, "key": settings_key(method), **result, "commit": commit()})
+                lines.add({**case, "key": digits_key(method), **result, "commit": commit()})
                 yield lines.by_case[DIGITS, seed, method]
 
 
@@ -272,7 +347,10 @@ def _cases(
             for method in methods_of(data.name, smoke):
                 key = settings_key(method, sparse=data.name in DOCUMENTS)
                 if not lines.has(data.name, seed, method, key):
-                    lines.add(one_line(method, data, seed, smoke))
+                    case = {"set": data.name, "split": seed, "method": method, "key": key}
+                    slow = lines.too_slow(data.name, method, key)
+                    skipped = {**case, "skipped": TOO_SLOW, "commit": commit()}
+                    lines.add(skipped if slow else one_line(method, data, seed, smoke))
                     yield lines.by_case[data.name, seed, method]
         yield from elsewhere_lines(lines, sets, seed, smoke)
     write_page(folder / "paper.md", [*filter(is_current, lines.by_case.values())], commit())

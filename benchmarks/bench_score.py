@@ -40,7 +40,7 @@ from streammiml.bags.writer import BagWriter
 from streammiml.measure.evaluate import combined, evaluate, measure_task
 from streammiml.measure.predict import predict
 from streammiml.measure.registry import chosen
-from streammiml.measure.score_pass import LEAST_BYTES
+from streammiml.measure.score_pass import task_bytes
 from streammiml.measure.scoring import scored_blocks
 from streammiml.measure.tasks import split_into_tasks
 from streammiml.model import LabelRule, LiftArrays, Model
@@ -159,7 +159,7 @@ def speed(folder: Path, shape: tuple[int, ...], smoke: bool) -> Iterator[dict[st
         )
         yield {**case, "what": "read, score", "over_numpy": round(ratio, 2)}
         # As many tasks as evaluate makes on one thread.
-        size = int(max(LEAST_BYTES, min(BLOCK, store.n_rows * d * 4 / 8)))
+        size = task_bytes(store.n_rows * d * 4, 1, remote=False)
         ratio = median_ratio(
             lambda: evaluate(model, store, threads=1),
             lambda: plain_loop(store, scorer, size),

@@ -140,7 +140,7 @@ def first_steps(path: Path) -> dict:
 
     begin = time.perf_counter()
     with suppress(Enough):
-        train(str(path), TrainConfig(shared_dim=100), watch=stop)
+        train(str(path), TrainConfig(shared_dim=100, preset="plain"), watch=stop)
     return {"seconds": time.perf_counter() - begin}
 
 

@@ -53,11 +53,13 @@ class Mode:
         return self.grid, self.trial_steps
 
 
+PLAIN = {"preset": "plain"}
+"""No race: only the default mode lets training choose its settings."""
 MODES = {
     # 32 of the paper's 288 candidates: without the middle value of C, and with one value each of
     # m and eta, to which "the algorithm is not very sensitive".
     "paper": Mode(
-        given={"average": False, "epochs": 300, "validation": 0.1},
+        given={**PLAIN, "average": False, "epochs": 300, "validation": 0.1},
         grid={
             "subconcepts": [1, 5, 10, 15],
             "max_norm": [1.0, 10.0],
@@ -67,15 +69,16 @@ MODES = {
     "default": Mode(),
     # The winner is trained for the default number of epochs.
     "best": Mode(
+        given=PLAIN,
         grid=GRIDS["best"],
         sparse_grid=SPARSE_GRIDS["best"],
         trial_steps=SLOW_STEPS,
         sparse_steps=SPARSE_SLOW_STEPS,
         named="best",
     ),
-    **{f"K={k}": Mode(given={"subconcepts": k}) for k in (1, 5, 10, 15)},
-    "V1": Mode(given={"shared_space": False}),
-    "V2": Mode(given={"rule": "top-r"}),
+    **{f"K={k}": Mode(given={**PLAIN, "subconcepts": k}) for k in (1, 5, 10, 15)},
+    "V1": Mode(given={**PLAIN, "shared_space": False}),
+    "V2": Mode(given={**PLAIN, "rule": "top-r"}),
 }
 
 

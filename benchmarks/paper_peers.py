@@ -1,7 +1,8 @@
 """Peers that a user could take instead of streammiml, on the same splits.
 
-``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``, in the interpreter that has the peers. IN has
-``rows`` (sparse rows: ``values``, ``columns``, ``row_offsets`` and ``n_features``),
+``python paper_peers.py METHOD IN.npz OUT.npz SMOKE``, in the interpreter that has streammiml with
+its extra ``peers``; three of the methods are those of ``streammiml.rivals``. IN has ``rows``
+(sparse rows: ``values``, ``columns``, ``row_offsets`` and ``n_features``),
 ``bag_offsets``, ``truth``, the bag numbers ``learn`` and ``test``, and ``fold`` of each training
 bag. OUT gets ``scores`` and ``predicted`` of the test bags, ``key_rows`` if the method has them,
 and ``search_result``, JSON of the chosen setting and the number of settings.
@@ -13,62 +14,47 @@ Hamming loss out of fold. If every training bag has a label, the label with the 
 always predicted, as in ours.
 """
 
+import inspect
 import json
 import math
 import sys
-import tempfile
 import warnings
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
+from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.memory import MemoryBags
+from streammiml.bags.offsets import from_sizes, gather
+from streammiml.rivals import registry
+from streammiml.rivals.pooling import VectorScale, pooled
+from streammiml.rivals.registry import METHODS
 
-class Bags:
-    """Rows of all bags; ``pooled`` gives one vector a bag, for methods without bags."""
+
+class BagsOfPeer:
+    """Rows of all bags, dense or CSR; ``pooled`` gives one vector a bag."""
 
     def __init__(self, rows, offsets, truth):
         self.rows, self.offsets, self.truth = rows, offsets, truth
 
     def take(self, chosen):
-        parts = [self.rows[self.offsets[i] : self.offsets[i + 1]] for i in chosen]
-        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        return Bags(np.concatenate(parts), offsets, self.truth[chosen])
+        offsets, numbers = gather(self.offsets, chosen)
+        return BagsOfPeer(self.rows[numbers], offsets, self.truth[chosen])
+
+    def store(self):
+        rows = self.rows.astype(np.float32)
+        if not isinstance(rows, np.ndarray):
+            columns = rows.indices.astype(np.uint32)
+            rows = SparseRows(rows.indptr.astype(np.int64), columns, rows.data, rows.shape[1])
+        bags, labels = np.nonzero(self.truth)
+        label_offsets = from_sizes(np.bincount(bags, minlength=len(self.truth)))
+        block = BagBlock(self.offsets, rows, label_offsets, labels.astype(np.int32))
+        return MemoryBags(block, n_labels=self.truth.shape[1])
 
     def pooled(self, *kinds):
-        reducers = {"mean": np.add, "max": np.maximum, "min": np.minimum}
-        columns = []
-        for kind in kinds:
-            part = reducers[kind].reduceat(self.rows, self.offsets[:-1], axis=0)
-            columns.append(part / np.diff(self.offsets)[:, None] if kind == "mean" else part)
-        return np.concatenate(columns, axis=1)
-
-
-class SparseBags(Bags):
-    """Bags of CSR rows; ``pooled`` leaves out minima, because nearly all of them are zero."""
-
-    def take(self, chosen):
-        sizes = np.diff(self.offsets)[chosen]
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        numbers = np.arange(offsets[-1]) + np.repeat(self.offsets[chosen] - offsets[:-1], sizes)
-        return SparseBags(self.rows[numbers], offsets, self.truth[chosen])
-
-    def pooled(self, *kinds):
-        sparse = import_module("scipy.sparse")
-        sizes, (n_rows, width) = np.diff(self.offsets), self.rows.shape
-        owner, columns = np.repeat(np.arange(len(sizes)), sizes), []
-        if "mean" in kinds:
-            shares = 1 / sizes[owner]
-            columns.append(sparse.csr_matrix((shares, (owner, np.arange(n_rows)))) @ self.rows)
-        if "max" in kinds:
-            entries = self.rows.tocoo()
-            keys = owner[entries.row] * width + entries.col
-            order = np.argsort(keys, kind="stable")
-            keys, firsts = np.unique(keys[order], return_index=True)
-            top = np.maximum.reduceat(entries.data[order], firsts)
-            shape = (len(sizes), width)
-            columns.append(sparse.csr_matrix((top, (keys // width, keys % width)), shape))
-        return sparse.hstack(columns, format="csr")
+        return pooled(self.store(), kinds)
 
 
 def ranking_loss(truth, scores):
@@ -82,20 +68,8 @@ def ranking_loss(truth, scores):
 
 def scaled(kind, learn, other):
     """Scale both by statistics of ``learn``; ``kind`` is standard, unit or sqrt+unit."""
-    if not isinstance(learn, np.ndarray):
-        sparse = import_module("scipy.sparse")
-        both = (x.sqrt() if kind == "sqrt+unit" else x for x in (learn, other))
-        lengths = ((x, np.sqrt(x.multiply(x).sum(axis=1).A1)) for x in both)
-        return tuple(sparse.diags(1 / np.maximum(norm, 1e-12)) @ x for x, norm in lengths)
-    if kind == "standard":
-        mean, width = learn.mean(axis=0), learn.std(axis=0)
-        width[width < 1e-6 * np.abs(learn).max()] = np.inf
-        return (learn - mean) / width, (other - mean) / width
-    if kind == "sqrt+unit":
-        learn, other = (np.copysign(np.sqrt(np.abs(x)), x) for x in (learn, other))
-    return tuple(
-        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (learn, other)
-    )
+    scale = VectorScale(kind, learn)
+    return scale.apply(learn), scale.apply(other)
 
 
 class Peer:
@@ -114,81 +88,32 @@ class Peer:
         raise NotImplementedError
 
 
-# Measured lines are keyed by the source of these classes (settings_key in bench_paper.py): any
-# edit, even of a comment, makes the lines of that peer out of date.
+class Rivals(Peer):
+    """A method of ``streammiml.rivals``; forests have fewer trees while choosing than at last."""
 
-
-class Forest(Peer):
-    """Trees on the minimum and maximum of each feature; 100 while choosing, 500 at last."""
+    method = ""
 
     def settings(self):
-        grid = product(("sqrt", 0.3, 0.6), (1, 2, 4))
-        return [{"max_features": share, "min_samples_leaf": leaf} for share, leaf in grid]
+        return list(METHODS[self.method].grid)
 
     def scores(self, learn, other, setting, final):
-        ensemble = import_module("sklearn.ensemble")
-        n_trees = 500 if final else 100
-        model = ensemble.RandomForestClassifier(n_trees, random_state=0, n_jobs=1, **setting)
-        model.fit(learn.pooled("min", "max"), learn.truth)
-        parts = model.predict_proba(other.pooled("min", "max"))
-        # A label that all bags or none had has one column only.
-        columns = zip(parts, model.classes_, strict=True)
-        return np.column_stack(
-            [p[:, list(c).index(True)] if True in c else np.zeros(len(p)) for p, c in columns]
-        )
+        if self.method == "forest":
+            setting = {**setting, "trees": 500 if final else 100}
+        model = METHODS[self.method].make(**setting, memory="64GiB").fit(learn.store())
+        # Probabilities, because 0.5 is the cutoff here too.
+        return model.decision_function(other.store()) + model.cutoff_
 
 
-class Logistic(Peer):
-    """A model a label on mean, maximum and minimum of each feature."""
-
-    def settings(self):
-        grid = product(
-            ("standard", "unit", "sqrt+unit"), (0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
-        )
-        return [{"scale": scale, "C": c} for scale, c in grid]
-
-    def scores(self, learn, other, setting, _):
-        linear = import_module("sklearn.linear_model")
-        kinds = "mean", "max", "min"
-        x, other_x = scaled(setting["scale"], learn.pooled(*kinds), other.pooled(*kinds))
-        out = np.zeros((other_x.shape[0], learn.truth.shape[1]))
-        for label, own in enumerate(learn.truth.T):
-            if own.all() or not own.any():
-                out[:, label] = float(own.all())
-                continue
-            model = linear.LogisticRegression(C=setting["C"], max_iter=300, solver="liblinear")
-            out[:, label] = model.fit(x, own).predict_proba(other_x)[:, 1]
-        return out
+class Forest(Rivals):
+    method = "forest"
 
 
-class Plt(Peer):
-    """napkinXC's probabilistic label trees on mean, maximum and minimum of each feature."""
+class Logistic(Rivals):
+    method = "logistic"
 
-    def settings(self):
-        grid = product(("standard", "unit", "sqrt+unit"), (0.1, 0.3, 1, 3, 10), (100, 4))
-        return [{"scale": s, "C": c, "max_leaves": leaves} for s, c, leaves in grid]
 
-    def scores(self, learn, other, setting, _):
-        models, sparse = import_module("napkinxc.models"), import_module("scipy.sparse")
-        kinds = "mean", "max", "min"
-        x, other_x = scaled(setting["scale"], learn.pooled(*kinds), other.pooled(*kinds))
-        n_labels = learn.truth.shape[1]
-        with tempfile.TemporaryDirectory() as folder:
-            model = models.PLT(
-                folder,
-                max_leaves=setting["max_leaves"],
-                liblinear_c=setting["C"],
-                weights_threshold=0,
-                threads=1,
-                seed=0,
-            )
-            model.fit(sparse.csr_matrix(x), [np.flatnonzero(own).tolist() for own in learn.truth])
-            found = model.predict_proba(sparse.csr_matrix(other_x), top_k=n_labels)
-        out = np.zeros((other_x.shape[0], n_labels))
-        for row, pairs in zip(out, found, strict=True):
-            for label, value in pairs:
-                row[label] = value
-        return out
+class Plt(Rivals):
+    method = "plt"
 
 
 class LightFm(Peer):
@@ -324,6 +249,18 @@ PEERS = {
 }
 
 
+def source_of(name):
+    """The source that decides what a peer does; measured lines are keyed by it.
+
+    Any edit, even of a comment, makes the lines of the peer out of date.
+    """
+    if name not in METHODS:
+        return inspect.getsource(PEERS[name])
+    home = METHODS[name].home.partition(":")[0]
+    files = (Path(registry.__file__).with_name(f"{module}.py") for module in (home, "pooling"))
+    return "".join([repr(METHODS[name].grid), *(file.read_text("utf-8") for file in files)])
+
+
 def choose(peer, bags, fold, settings):
     """The setting with the lowest mean ranking loss, and its out-of-fold scores of every bag."""
     trials = [{} for _ in settings]  # For each setting: fold → (loss, scores).
@@ -361,11 +298,11 @@ def threshold(truth, scores):
 
 def bags_of(file):
     if "rows" in file:
-        return Bags(file["rows"].astype(np.float64), file["bag_offsets"], file["truth"])
+        return BagsOfPeer(file["rows"].astype(np.float64), file["bag_offsets"], file["truth"])
     parts = file["values"].astype(np.float64), file["columns"], file["row_offsets"]
     shape = (len(parts[2]) - 1, int(file["n_features"]))
     rows = import_module("scipy.sparse").csr_matrix(parts, shape)
-    return SparseBags(rows, file["bag_offsets"], file["truth"])
+    return BagsOfPeer(rows, file["bag_offsets"], file["truth"])
 
 
 def main():
@@ -375,7 +312,7 @@ def main():
     bags = bags_of(file)
     learn, test = bags.take(file["learn"]), bags.take(file["test"])
     settings = peer.settings()
-    if isinstance(bags, SparseBags):
+    if not isinstance(bags.rows, np.ndarray):
         settings = [setting for setting in settings if setting.get("scale") != "standard"]
     settings = settings[: 2 if smoke == "1" else None]
     setting, out_of_fold = choose(peer, learn, file["fold"], settings)
