@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files and functions that exist, and every folder."""
+"""ARCHITECTURE.md names files and functions that exist, and every folder; so does SECURITY.md."""
 
 import ast
 import re
@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from streammiml.tell.guide import guide
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "streammiml" / "ARCHITECTURE.md").read_text()
+SECURITY = (ROOT / "streammiml" / "SECURITY.md").read_text()
 PATH = re.compile(r"`((?:[\w.]+/)*[\w.]+\.(?:py|md|html)|(?:[\w.]+/)+)(?::([\w.]+))?`")
 
 
@@ -27,10 +30,24 @@ def names_in(path):
                     yield f"{node.name}.{inner.name}"
 
 
+def words_of(text):
+    """The table of words of a page."""
+    return re.search(r"\| word \| meaning \|\n(.*?)\n\n", text, re.S)[1]
+
+
+def test_architecture__has_the_words_of_the_glossary():
+    assert words_of(TEXT) == words_of(guide("glossary"))
+
+
 @pytest.mark.parametrize(("path", "name"), sorted(set(PATH.findall(TEXT))))
 def test_architecture__names_what_exists(path, name):
     assert resolved(path).exists()
     assert not name or name in names_in(resolved(path))
+
+
+@pytest.mark.parametrize("path", sorted({path for path, _ in PATH.findall(SECURITY)}))
+def test_security__names_files_that_exist(path):
+    assert resolved(path).exists()
 
 
 def test_architecture__names_in_parentheses_are_in_the_file_before_them():

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ import pytest
 import streammiml as sm
 from streammiml.bags.memory import MemoryBags
 from streammiml.errors import StreammimlError
+from streammiml.tell.guide import guide
 from tests.stores import as_sparse, made_block, plain, write_store
 
 torch = pytest.importorskip("torch")
@@ -261,10 +261,9 @@ def test_stores__of_every_kind_are_read_in_workers(store):
 
 
 @pytest.mark.slow
-def test_readme__its_example_runs(store, tmp_path):
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+def test_guide__its_example_runs(store, tmp_path):
     # Marked py, not python: test_story runs the blocks that need no PyTorch.
-    example = re.search(r"```py\n(.*?)```", readme, re.S)[1]
+    example = re.search(r"```py\n(.*?)```", guide("loader"), re.S)[1]
     assert "num_workers=2" in example
     (tmp_path / "corpus-train.zarr").symlink_to(store.location.path)
     command = [sys.executable, "-W", "ignore", "-c", example]

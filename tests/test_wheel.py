@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from streammiml.tell.guide import PAGES
+
 ROOT = Path(__file__).parent.parent
 BIN = "Scripts" if os.name == "nt" else "bin"
 # Builds take their tools from the index of packages, and so does the clean environment.
@@ -75,7 +77,8 @@ def sources():
         for path in (ROOT / folder).rglob("*.py"):
             yield f"{name}/{path.relative_to(ROOT / folder).as_posix()}"
     yield from (f"streammiml/tell/page.{kind}" for kind in ("html", "css", "js"))
-    yield from ("streammiml/py.typed", "streammiml/bags/FORMAT.md")
+    yield "streammiml/py.typed"
+    yield from (f"streammiml/{path}" for path in PAGES.values())
 
 
 def test_wheel__has_every_module_and_what_they_read(built):

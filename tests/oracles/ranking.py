@@ -24,6 +24,25 @@ def precision_at(bags, k):
     return mean([Fraction(len(relevant & set(listed(s)[:k])), k) for s, relevant in bags])
 
 
+def perr(bags):
+    return mean_of_labelled(
+        Fraction(len(relevant & set(listed(scores)[: len(relevant)])), len(relevant))
+        for scores, relevant in bags
+        if relevant
+    )
+
+
+def hit_at(bags, k):
+    return mean_of_labelled(
+        Fraction(bool(relevant & set(listed(scores)[:k]))) for scores, relevant in bags if relevant
+    )
+
+
+def mean_of_labelled(figures):
+    figures = list(figures)
+    return mean(figures) if figures else None
+
+
 def coverage(bags):
     shares = []
     for scores, relevant in bags:

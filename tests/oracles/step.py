@@ -62,6 +62,8 @@ def step(rows, relevant, number, model, settings):
         return outcome
 
     weight = harmonic(n_against // outcome.tries)
+    if not settings.by_rank:
+        weight = 1.0
     outcome.loss = weight * (1 + other - value)
     rate = settings.step_size / (1 + settings.decay * settings.step_size * number) * weight
     x, against_x = rows[outcome.row], rows[outcome.against_row]
