@@ -147,7 +147,7 @@ def with_values(arguments: Sequence[str]) -> list[str]:
     ['train', '--calibrate', 'auto', 'bags.zarr', 'run']
     """
     complete: list[str] = []
-    for word, following in zip(arguments, [*arguments[1:], None], strict=True):
+    for word, following in pairwise([*arguments, ""]):
         complete.append(word)
         value, values = BARE_OPTIONS.get(word, ("", ()))
         if value and following not in values:

@@ -47,6 +47,12 @@ def test_command__help_and_import_load_nothing_heavy(code):
     assert len(ours) <= 7
 
 
+def test_command__without_arguments_shows_the_verbs(capsys):
+    assert main.run([]) == 0
+    shown = capsys.readouterr().out
+    assert all(verb in shown for verb in main.VERBS)
+
+
 def test_command__saying_what_is_in_a_store_loads_no_compiler():
     loaded = modules_after("from streammiml.verbs.main import run; run(['info', '--help'])")
     assert not {"numba", "sklearn", "matplotlib", "jinja2"} & {n.split(".")[0] for n in loaded}
