@@ -8,7 +8,9 @@ With ``--preset auto`` several settings race (``learn/presets.py`` lists them): 
 tried for a quarter of the steps on the first fold, the best third for all steps, and the best two
 on the other folds (``learn/halving.py``). So the race takes two to five times the steps of
 the cross validation of one setting. The arithmetic of all trials is bounded by ``MOST_WORK``
-multiplications: on larger bags there are fewer settings, then fewer steps.
+multiplications: on larger bags there are fewer settings, then fewer steps. If the loss still falls
+at the end of trials that were shortened, the run trains longer than they did, for at most
+``MOST_EXTRA_WORK`` multiplications.
 
 Decisions depend on the results of the trials alone, and on the clock only if ``time_limit`` ends
 the trials. Finished trials are recorded, so a run that is killed repeats only the last one.
@@ -60,6 +62,8 @@ RACE = Pace(1 / 3, (1 / 4,))
 would favour those that are only faster."""
 MOST_WORK = 10**12
 """Upper limit for the multiplications of all trials together; about a minute on one core."""
+MOST_EXTRA_WORK = 2 * MOST_WORK
+"""Upper limit for the multiplications of a run that trains for more epochs than its trials did."""
 LEAST_STEPS = 500
 """Fewest steps of a trial, however large the bags are."""
 SPARSE_STEPS = 400_000
@@ -128,6 +132,17 @@ class ChoicePlan:
     def n_trials(self) -> int:
         """Number of trials."""
         return sum(count * len(rung.folds) for rung, count, _ in self._costs_of_rungs())
+
+    def is_shortened(self, n_bags: int) -> bool:
+        """Whether ``MOST_WORK`` made the trials that choose the epochs shorter."""
+        return self.chooses_epochs and self.steps < 0.9 * fold_steps(n_bags)
+
+    def most_epochs(self, setting: int, n_bags: int, default: int) -> int:
+        """Epochs of the run if short trials end while the loss falls: the default, or fewer.
+
+        The bound is ``MOST_EXTRA_WORK``.
+        """
+        return max(1, min(default, int(MOST_EXTRA_WORK / (self.work[setting] * n_bags))))
 
     def _costs_of_rungs(self) -> Iterator[tuple[Rung, int, float]]:
         """Each rung, its number of settings, and the mean work of its costliest settings."""
@@ -423,7 +438,7 @@ class Choice:
         if not self._plan.chooses_epochs:
             config = resolved(config, n_bags)
         else:
-            config = replace(config, validation=0.0, epochs=self._epochs(curves))
+            config = replace(config, validation=0.0, epochs=self._epochs(winner, curves))
         offset = self._offset(winner, config)
         reasons = self._reasons(winner, config)
         if offset is not None:
@@ -431,19 +446,28 @@ class Choice:
         self._record.finish({"setting": setting, "offset": offset, "reasons": reasons})
         return replace(self._settings, config=config, offset=offset)
 
-    def _epochs(self, curves: Sequence[Curve]) -> int:
-        """Choose the epochs; at least their default if trials ended while the loss still fell."""
+    def _epochs(self, winner: int, curves: Sequence[Curve]) -> int:
+        """Choose the epochs; more than the trials had if they ended while the loss still fell.
+
+        Then the number is the default, or what ``MOST_EXTRA_WORK`` allows.
+        """
         n_bags, mean = self._settings.store.n_bags, mean_curve(curves)
-        default = resolved(replace(self._config, epochs=None), n_bags).n_epochs
         last = max(mean, default=0)
         if not last:
             # A time limit ended the trials before their first look.
-            return default
+            return self._most_epochs(winner)
         choose = steady_epochs_of if self._config.preset == "auto" else epochs_of
         epochs = choose(curves, n_bags)
         still_falls = last == min(mean, key=mean.__getitem__)
         is_short = last < 0.9 * fold_steps(n_bags)
-        return max(epochs, default) if is_short and still_falls else epochs
+        return max(epochs, self._most_epochs(winner)) if is_short and still_falls else epochs
+
+    def _most_epochs(self, winner: int) -> int:
+        return self._plan.most_epochs(winner, self._settings.store.n_bags, self._default_epochs())
+
+    def _default_epochs(self) -> int:
+        n_bags = self._settings.store.n_bags
+        return resolved(replace(self._config, epochs=None), n_bags).n_epochs
 
     def _offset(self, winner: int, config: TrainConfig) -> float | None:
         """Fit the threshold's offset on the folds, after the epochs that the run will have."""
@@ -471,7 +495,7 @@ class Choice:
         if self._is_time_up:
             lines.append(f"The time limit of {self._config.time_limit} ended the trials.")
         if plan.chooses_epochs:
-            lines.append(f"epochs = {config.epochs}")
+            lines.append(f"epochs = {config.epochs}{self._why_few(winner, config.n_epochs)}")
         order = [(winner, "chosen")]
         others = [s for s in range(len(plan.settings)) if s != winner]
         key = {s: (-self._most_steps(s), self._loss(s), s) for s in others}
@@ -487,6 +511,15 @@ class Choice:
                 f"{', ' * bool(mark)}{mark}"
             )
         return lines
+
+    def _why_few(self, winner: int, epochs: int) -> str:
+        """Say that the bound of work set the number of epochs; empty if it did not."""
+        if epochs != self._most_epochs(winner) or epochs >= self._default_epochs():
+            return ""
+        return (
+            " by the bound of work: the loss still fell when the trials ended, so --extend or "
+            f"--epochs {self._default_epochs()} may give a better model"
+        )
 
     def _most_steps(self, setting: int) -> int:
         return max((trial.steps for trial in self._results if trial.setting == setting), default=0)

@@ -125,6 +125,9 @@ def dry_run(
     n_folds = n_calibration_folds(store, config, has_start=has_start)
     choice = plan_choice(store, config, given, has_start=has_start)
     config = resolved(config, store.n_bags)
+    if choice is not None and choice.is_shortened(store.n_bags):
+        most = choice.most_epochs(0, store.n_bags, config.n_epochs)
+        config = replace(config, epochs=most)
     plan = plan_run(store, config)
     machines.check(config)
     check_worker_memory(plan, machines.pool_options().worker_bytes)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import tomllib
 from dataclasses import replace
@@ -16,6 +17,7 @@ from streammiml.learn.begin import settle
 from streammiml.learn.choice import MOST_WORK, mean_curve, plan_choice
 from streammiml.learn.run_folder import choice_reasons
 from streammiml.learn.train import train
+from streammiml.learn.validation import Validation
 from streammiml.measure.evaluate import evaluate
 from streammiml.model import load_model
 from streammiml.verbs.train_options import TrainOptions
@@ -296,6 +298,59 @@ def test_plan_choice__bounds_the_arithmetic_of_all_trials():
         sizes.append((len(plan.settings), plan.steps))
     assert sizes[0][0] == 8
     assert sizes == sorted(sizes, reverse=True)
+
+
+def counted_work(store, monkeypatch, *, most, loss):
+    """The plan of the trials, the epochs they chose, and the multiplications of the run's steps.
+
+    ``loss`` gives the loss of a look from its number.
+    """
+    monkeypatch.setattr(choice, "MOST_WORK", most)
+    monkeypatch.setattr(choice, "MOST_EXTRA_WORK", 2 * most)
+    looks = iter(range(10**6))
+    monkeypatch.setattr(Validation, "loss", lambda *_: loss(next(looks)))
+    config = TrainConfig(shared_dim=8, init="random", lift="none")
+    settings = settle(store, config)
+    plan = plan_choice(store, config, config.given(), has_start=False)
+    chosen = choice.with_defaults(settings, stop_signals.StopSignals(), given=config.given())
+    per_step = choice._work(store, chosen.config)
+    return plan, chosen.config.n_epochs, per_step * chosen.config.n_epochs * store.n_bags
+
+
+def test_choice__bounds_the_work_of_the_run_if_short_trials_end_while_the_loss_falls(
+    monkeypatch,
+):
+    monkeypatch.setattr(choice, "LEAST_STEPS", 50)
+    store = MemoryBags(planted(60, n_features=400))
+    work = choice._work(store, TrainConfig(shared_dim=8, subconcepts=1))
+    for most in (400 * work, 3000 * work):
+        plan, epochs, spent = counted_work(
+            store, monkeypatch, most=most, loss=lambda n: 1 / (n + 1)
+        )
+        assert plan.total_work <= most
+        assert plan.is_shortened(store.n_bags)
+        assert most < spent <= 2 * most
+        assert epochs < defaults.STEPS / store.n_bags
+    # Where the default is less than the bound allows, it is taken.
+    *_, epochs, _ = counted_work(store, monkeypatch, most=10**7 * work, loss=lambda n: 1 / (n + 1))
+    assert epochs <= -(-defaults.STEPS // store.n_bags)
+
+
+def test_choice__says_that_the_bound_of_work_set_the_epochs(monkeypatch, tmp_path):
+    store = MemoryBags(planted(60, n_features=400))
+    work = choice._work(store, TrainConfig(shared_dim=8, subconcepts=1))
+    monkeypatch.setattr(choice, "LEAST_STEPS", 50)
+    monkeypatch.setattr(choice, "MOST_WORK", 400 * work)
+    monkeypatch.setattr(choice, "MOST_EXTRA_WORK", 600 * work)
+    looks = iter(range(10**6))
+    monkeypatch.setattr(Validation, "loss", lambda *_: 1 / (next(looks) + 1))
+    train(store, TrainConfig(shared_dim=8, init="random"), run=tmp_path / "run")
+    reason = choice_reasons(tmp_path / "run")[1]
+    assert re.fullmatch(
+        r"epochs = \d+ by the bound of work: the loss still fell when the trials ended, so "
+        r"--extend or --epochs 667 may give a better model",
+        reason,
+    )
 
 
 def test_plan_choice__leaves_out_settings_that_do_not_fit_in_memory():

@@ -6,7 +6,7 @@ from streammiml._base.platform import bytes_read
 from streammiml.bags.store import BagStore, open_store
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import defaults
+from streammiml.learn import choice, defaults
 from streammiml.learn import dry_run as dry_runs
 from streammiml.learn.dry_run import dry_run
 from streammiml.learn.machines import TrainMachines
@@ -78,6 +78,15 @@ def test_dry_run__counts_the_trials_before_training(store, monkeypatch):
         limited = dry_run(store, TrainConfig(preset=preset, time_limit="0.001s"))
         assert limited.seconds_of_trials == 0.001
     assert dry_run(store, TrainConfig(**SMALL)).trials == 0
+
+
+def test_dry_run__knows_the_bound_of_work_of_a_run_after_short_trials(store, monkeypatch):
+    config = TrainConfig(lift="none", subconcepts=1, shared_space=True)
+    assert dry_run(store, config).steps == defaults.STEPS + -defaults.STEPS % 300
+    plan = choice.plan_choice(store, config, {"subconcepts": 1}, has_start=False)
+    monkeypatch.setattr(choice, "MOST_WORK", 2000 * plan.work[0])
+    monkeypatch.setattr(choice, "MOST_EXTRA_WORK", 5000 * plan.work[0])
+    assert dry_run(store, config).steps == 5000 // 300 * 300
 
 
 def test_dry_run__seconds_of_trials_lie_between_those_of_the_cheapest_and_costliest_steps(
