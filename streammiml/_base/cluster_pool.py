@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future as ConcurrentFuture
 from contextlib import ExitStack, suppress
+from functools import partial, reduce
 from http import HTTPStatus
 from http.client import HTTPException
 from importlib import import_module
@@ -24,10 +25,12 @@ from urllib.request import ProxyHandler, build_opener
 
 from streammiml._base.local_cluster import interrupt_deferred, start_cluster
 from streammiml._base.pool_interface import (
+    FAN_IN,
     Combined,
     Item,
     Pool,
     Result,
+    added,
     ignore_result,
     prefer_none,
 )
@@ -50,6 +53,9 @@ HELD = 2
 FETCHES = 3
 # Combined results of groups that this process holds at most.
 GROUPS_HELD = 2
+# How often sums are added up on workers before they are fetched: a sum of FAN_IN ** SUM_LEVELS
+# tasks. The scheduler remembers tasks until their sum is fetched.
+SUM_LEVELS = 3
 GONE = "the Dask scheduler is gone"
 # Text instead of a function of ours, since a worker may lack streammiml or have another version.
 _VERSION_OF_WORKER = """(
@@ -96,6 +102,35 @@ class _Fetch(NamedTuple):
     def is_done(self) -> bool:
         """Whether all results are here, or an error."""
         return self.results.done()
+
+
+class _SumTree:
+    """Adds up the results of consecutive futures on workers, ``FAN_IN`` at a time."""
+
+    def __init__(self, client: Any, add: Callable[..., Any]) -> None:
+        self._client, self._add = client, add
+        self._levels: list[list[Any]] = [[] for _ in range(SUM_LEVELS)]
+        self.sums: deque[Any] = deque()
+        """Futures of the sums of ``FAN_IN ** SUM_LEVELS`` futures each, in order."""
+
+    def push(self, futures: list[Any]) -> None:
+        """Add up these futures too; sums of them are sent as soon as their parts are known."""
+        for level in self._levels:
+            level += futures
+            n_full = len(level) // FAN_IN * FAN_IN
+            if n_full == 0:
+                return
+            parts = [level[first:n_full:FAN_IN] for first in range(FAN_IN)]
+            # Before the tasks that wait: a sum frees the memory of its parts.
+            futures = self._client.map(self._add, *parts, pure=False, fifo_timeout=0, priority=1)
+            del level[:n_full]
+        self.sums.extend(futures)
+
+    def take_rest(self) -> list[Any]:
+        """Futures whose results, in order, are what is not in ``sums``."""
+        rest = [future for level in reversed(self._levels) for future in level]
+        self._levels.clear()
+        return rest
 
 
 class ClusterPool(Pool):
@@ -470,6 +505,34 @@ class ClusterPool(Pool):
 
         return self._collect(send, groups, ignore_result, most_held=GROUPS_HELD)
 
+    def map_reduce(
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        add: Callable[[Result, Result], Result],
+        *shared: Any,
+        seen: Callable[[Item], None] = ignore_result,
+    ) -> Result:
+        """See :meth:`Pool.map_reduce`."""
+        tree = _SumTree(self._client, partial(added, add))
+        waiting: deque[Item] = deque()
+
+        def send(some: list[Item]) -> list[Any]:
+            waiting.extend(some)
+            futures = self._send(task, some, shared)
+            tree.push(futures)
+            return futures
+
+        def sums() -> Iterator[Any]:
+            for number, _ in enumerate(self._collect(send, items, ignore_result, most_held=0), 1):
+                seen(waiting.popleft())
+                if number % FAN_IN**SUM_LEVELS == 0:
+                    yield from self._collect(list, [tree.sums.popleft()], ignore_result)
+            yield from self._collect(list, tree.take_rest(), ignore_result, most_held=GROUPS_HELD)
+
+        total: Result = reduce(add, sums())
+        return total
+
     def _collect(
         self,
         send: Callable[[list[Item]], list[Any]],
@@ -480,7 +543,7 @@ class ClusterPool(Pool):
         """Yield the results of the futures that ``send`` makes of items, in order.
 
         With ``most_held``, only the results that are wanted next are fetched, at most so many; the
-        others stay on the workers.
+        others stay on the workers. With 0, none is fetched, and None stands for each.
         """
         remaining = iter(items)
         # Futures of the items that are not yielded yet, in order; keys of those that failed; those
@@ -488,7 +551,7 @@ class ClusterPool(Pool):
         ahead: deque[Any] = deque()
         failed: set[str] = set()
         done: list[Any] = []
-        results: dict[str, Result] = {}
+        results: dict[str, Any] = {}
         # Dask tells which futures are done, so that the cost of a task does not grow with the
         # number of futures. Results are fetched while others are waited for.
         completed = self._distributed.as_completed(loop=self._client.loop)
@@ -509,7 +572,10 @@ class ClusterPool(Pool):
                     return
                 self._wait(completed, fetches)
                 finished, errors = self._sort_completed(completed)
-                done += finished
+                if most_held == 0:
+                    results |= dict.fromkeys(future.key for future in finished)
+                else:
+                    done += finished
                 failed |= errors
                 n_running -= len(finished) + len(errors)
                 for fetch in [fetch for fetch in fetches if fetch.is_done]:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Self, TypeVar
 
 from streammiml.config import parse_size
@@ -56,6 +57,15 @@ class PoolOptions:
     def worker_bytes(self) -> int | None:
         """``worker_memory`` in bytes."""
         return None if self.worker_memory is None else parse_size(self.worker_memory)
+
+
+FAN_IN = 4
+"""Results that are added at once in :meth:`Pool.map_reduce`. A worker holds as many at a time."""
+
+
+def added(add: Callable[[Result, Result], Result], *results: Result) -> Result:
+    """Sum of some results, in order."""
+    return reduce(add, results)
 
 
 def ignore_result(_: object) -> None:
@@ -149,6 +159,22 @@ class Pool(ABC):
         """
         for group in groups:
             yield combine(list(self.map(task, group, *shared, prefer=prefer)), *shared)
+
+    @abstractmethod
+    def map_reduce(
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        add: Callable[[Result, Result], Result],
+        *shared: Any,
+        seen: Callable[[Item], None] = ignore_result,
+    ) -> Result:
+        """Add up ``task(item, *shared)`` over all items, of which there is at least one.
+
+        ``FAN_IN`` consecutive results are added first, then as many of these sums, and so on, where
+        the tasks run: this process holds few results, however many items there are. ``add`` must be
+        pure and associative. ``seen`` is called with each item whose task has ended.
+        """
 
     @abstractmethod
     def workers(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
 from typing import Any
 
@@ -12,9 +12,11 @@ from dask.callbacks import Callback
 from dask.delayed import delayed
 
 from streammiml._base.pool_interface import (
+    FAN_IN,
     Item,
     Pool,
     Result,
+    added,
     ignore_result,
     prefer_none,
 )
@@ -64,29 +66,40 @@ class ThreadPool(Pool):
         remaining = iter(items)
         size = WINDOW_OF_THREADS * self.n_threads
         while window := list(islice(remaining, size)):
-            # Arguments are bound beforehand: Dask would search them for tasks, and there are none.
-            # Dask begins with the task of the highest key, which is the first one here.
-            calls = [
-                delayed(partial(task, item, *shared), pure=False, traverse=False)(
-                    dask_key_name=f"{len(window) - number:09}"
-                )
-                for number, item in enumerate(window)
-            ]
-            watching = Callback(  # type: ignore[no-untyped-call]
-                posttask=lambda _key, result, *_: seen(result)
+            yield from self._compute(
+                _calls(task, window, shared), lambda _key, result, *_: seen(result)
             )
-            try:
-                with watching:
-                    results = compute(  # type: ignore[no-untyped-call]
-                        *calls,
-                        scheduler="threads",
-                        num_workers=self.n_threads,
-                        optimize_graph=False,
-                        traverse=False,
-                    )
-            except MemoryError as error:
-                raise self._out_of_memory(error) from error
-            yield from results
+
+    def map_reduce(
+        self,
+        task: Callable[..., Result],
+        items: Iterable[Item],
+        add: Callable[[Result, Result], Result],
+        *shared: Any,
+        seen: Callable[[Item], None] = ignore_result,
+    ) -> Result:
+        """See :meth:`Pool.map_reduce`."""
+        remaining = iter(items)
+        size = WINDOW_OF_THREADS * self.n_threads
+
+        def sums() -> Iterator[Result]:
+            while window := list(islice(remaining, size)):
+                calls = _calls(task, window, shared)
+                item_of = {call.key: item for call, item in zip(calls, window, strict=True)}
+                while len(calls) > 1:
+                    # Dask forgets a result as soon as it is in a sum.
+                    calls = [
+                        delayed(partial(added, add), pure=False)(*calls[first : first + FAN_IN])
+                        for first in range(0, len(calls), FAN_IN)
+                    ]
+
+                def ended(key: str, *_: object, item_of: dict[str, Item] = item_of) -> None:
+                    if key in item_of:
+                        seen(item_of[key])
+
+                yield from self._compute(calls, ended)
+
+        return reduce(add, sums())
 
     def map_partitions(
         self,
@@ -106,7 +119,36 @@ class ThreadPool(Pool):
         except MemoryError as error:
             raise self._out_of_memory(error) from error
 
+    def _compute(self, calls: list[Any], ended: Callable[..., None]) -> Sequence[Any]:
+        """Results of some calls; ``ended`` is called with the key of each task, and its result."""
+        try:
+            with Callback(posttask=ended):  # type: ignore[no-untyped-call]
+                results: Sequence[Any] = compute(  # type: ignore[no-untyped-call]
+                    *calls,
+                    scheduler="threads",
+                    num_workers=self.n_threads,
+                    optimize_graph=False,
+                    traverse=False,
+                )
+        except MemoryError as error:
+            raise self._out_of_memory(error) from error
+        return results
+
     def _out_of_memory(self, error: MemoryError) -> StreammimlError:
         return StreammimlError(
             f"a task ran out of memory ({error}); lower {self.relief}, or --threads"
         )
+
+
+def _calls(task: Callable[..., Any], items: Sequence[Item], shared: tuple[Any, ...]) -> list[Any]:
+    """Tasks of some items, for Dask.
+
+    Arguments are bound beforehand: Dask would search them for tasks, and there are none. Dask
+    begins with the task of the highest key, which is the first one here.
+    """
+    return [
+        delayed(partial(task, item, *shared), pure=False, traverse=False)(
+            dask_key_name=f"{len(items) - number:09}"
+        )
+        for number, item in enumerate(items)
+    ]

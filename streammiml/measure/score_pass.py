@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import reduce
 from math import ceil
 from typing import Protocol, TypeVar
@@ -26,8 +27,10 @@ USUAL_BYTES, MOST_BYTES = 64 << 20, 2 << 30
 done again if a worker is lost. Threads have no scheduler, and Ctrl-C waits for the task of each
 thread, so their tasks have at most ``USUAL_BYTES``."""
 MOST_SCORES = 1 << 20
-"""A task gives at most this many scores, or those of one bag. Metrics that compare bags keep every
-different score: 12 bytes of the task's result, and about 30 while it runs."""
+"""A task of a thread gives at most this many scores, or those of one bag. Metrics that compare bags
+keep every different score: 12 bytes of the task's result, and about 30 while it runs. Tasks of a
+cluster have no such limit: metrics keep a bounded number of scores, however many bags there are,
+and each worker has memory of its own."""
 
 Collected = TypeVar("Collected", bound=HasBags)
 
@@ -57,13 +60,27 @@ def collect(
 ) -> Collected:
     """Score every bag of a store once, on a pool, and return the sum over all blocks."""
     counter = BagCounter(store.n_bags, pool.dashboard, watch)
-    size = task_bytes(store_bytes(store), pool.n_threads, remote=pool.is_remote)
-    most_bags = max(1, MOST_SCORES // model.n_labels)
-    tasks = split_into_tasks(store, size, remote=pool.is_remote, most_bags=most_bags)
+    tasks = scoring_tasks(store, model.n_labels, pool.n_threads, remote=pool.is_remote)
     scorer = pool.share(Scorer(model))
-    results = pool.map(collect_task, tasks, scorer, collector, block_bytes, seen=counter)
-    total: Collected = reduce(collector.add, results)
+    total: Collected = pool.map_reduce(
+        collect_task,
+        tasks,
+        collector.add,
+        scorer,
+        collector,
+        block_bytes,
+        seen=lambda bags: counter.add(bags.stop - bags.start),
+    )
     return total
+
+
+def scoring_tasks(
+    store: Bags, n_labels: int, n_threads: int, *, remote: bool
+) -> Iterator[BagRange]:
+    """Cut a store into the tasks of a pass, in order; ``remote`` tasks can be sent to workers."""
+    size = task_bytes(store_bytes(store), n_threads, remote=remote)
+    most_bags = None if remote else max(1, MOST_SCORES // n_labels)
+    return split_into_tasks(store, size, remote=remote, most_bags=most_bags)
 
 
 def task_bytes(n_bytes: float, n_threads: int, *, remote: bool) -> int:

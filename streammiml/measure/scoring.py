@@ -63,7 +63,11 @@ class BagCounter:
 
     def __call__(self, result: HasBags) -> None:
         """Add the bags of a task that has ended."""
-        self._done += result.n_bags
+        self.add(result.n_bags)
+
+    def add(self, n_bags: int) -> None:
+        """Add some bags whose task has ended."""
+        self._done += n_bags
         self._watch(ScoreProgress(self._done, self._n_bags, self._dashboard))
 
 

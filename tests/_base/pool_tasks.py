@@ -2,6 +2,8 @@
 
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from streammiml._base import platform
 from streammiml._base.pool_interface import this_worker
@@ -12,6 +14,23 @@ HELD = []
 
 def square(item, shared):
     return item * item + shared
+
+
+def as_list(item, shared):
+    return [(item, shared)]
+
+
+def add(one, other):
+    return one + other
+
+
+def killing(item, path):
+    """The item; the first process that comes to item 30 dies."""
+    if item == 30:
+        with suppress(FileExistsError):
+            Path(path).touch(exist_ok=False)
+            os._exit(1)
+    return [item]
 
 
 def squares_and_shared(squares, shared):

@@ -17,9 +17,12 @@ from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.errors import StreammimlError
 from tests._base.pool_tasks import (
+    add,
+    as_list,
     combined_at,
     fail,
     fill,
+    killing,
     nap,
     process_id,
     refuse,
@@ -328,6 +331,47 @@ def test_groups__of_which_few_results_are_held_while_the_first_is_waited_for(clu
         groups = [[item] for item in range(10)]
         combined = pool.map_groups(lambda item, _: item, groups, combine, is_first_done)
         assert list(combined) == groups
+
+
+@pytest.mark.parametrize("n_items", [1, 4, 7, 63, 64, 65, 300])
+def test_sums__have_every_item_once_and_in_order(cluster, n_items):
+    seen = []
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        total = pool.map_reduce(as_list, range(n_items), add, pool.share("x"), seen=seen.append)
+    assert total == [(item, "x") for item in range(n_items)]
+    assert seen == list(range(n_items))
+
+
+def test_sums__are_formed_on_workers_and_few_are_fetched(cluster):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        fetched, start_fetch = [], pool._start_fetch
+
+        def start(futures, completed):
+            fetched.extend(futures)
+            return start_fetch(futures, completed)
+
+        pool._start_fetch = start
+        assert pool.map_reduce(square, range(64 * 3 + 21), add, 0) == sum(
+            item * item for item in range(64 * 3 + 21)
+        )
+    # Three sums of 64 tasks; the rest are sums of 16 and 4, and one task.
+    assert len(fetched) == 3 + 1 + 1 + 1
+
+
+def test_sums__an_error_of_a_task_is_raised_as_it_is(cluster):
+    with (
+        open_pool(PoolOptions(client=cluster)) as pool,
+        pytest.raises(StreammimlError, match=r"^five is refused$"),
+    ):
+        pool.map_reduce(refuse, range(40), add, None)
+
+
+@pytest.mark.slow
+def test_sums__lost_with_a_worker_are_formed_again(tmp_path):
+    with open_pool(PoolOptions(workers=2)) as pool:
+        total = pool.map_reduce(killing, range(100), add, str(tmp_path / "killed"))
+    assert (tmp_path / "killed").exists()
+    assert total == list(range(100))
 
 
 def test_map__large_items_are_sent_without_a_warning(cluster, recwarn):

@@ -9,7 +9,15 @@ from streammiml._base import platform
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.errors import StreammimlError
-from tests._base.pool_tasks import hoard, refuse, square, squares_and_shared, with_number
+from tests._base.pool_tasks import (
+    add,
+    as_list,
+    hoard,
+    refuse,
+    square,
+    squares_and_shared,
+    with_number,
+)
 
 
 @pytest.mark.parametrize("n_items", [0, 1, 63, 64, 65, 200])
@@ -116,3 +124,37 @@ def test_groups__threads_hold_one_group_at_a_time():
     with open_pool(PoolOptions(threads=2)) as pool:
         assert next(pool.map_groups(square, groups(), squares_and_shared, 0)) == COMBINED[0]
     assert drawn == GROUPS[:1]
+
+
+@pytest.mark.parametrize("n_items", [1, 3, 4, 5, 64, 65, 200])
+def test_sums__have_every_item_once_and_in_order(n_items):
+    seen = []
+    with open_pool(PoolOptions(threads=2)) as pool:
+        total = pool.map_reduce(as_list, range(n_items), add, pool.share("x"), seen=seen.append)
+    assert total == [(item, "x") for item in range(n_items)]
+    assert sorted(seen) == list(range(n_items))
+
+
+def test_sums__are_formed_while_later_tasks_run():
+    """Otherwise all results of a window would be held at the same time."""
+    alive, most = set(), [0]
+
+    class Held:
+        def __init__(self):
+            alive.add(id(self))
+            most[0] = max(most[0], len(alive))
+
+        def __del__(self):
+            alive.discard(id(self))
+
+    with open_pool(PoolOptions(threads=2)) as pool:
+        pool.map_reduce(lambda _: Held(), range(64), lambda _one, _other: Held())
+    assert most[0] < 32
+
+
+def test_sums__an_error_is_raised_as_it_is():
+    with (
+        open_pool(PoolOptions(threads=2)) as pool,
+        pytest.raises(StreammimlError, match=r"^five is refused$"),
+    ):
+        pool.map_reduce(refuse, range(10), add, None)

@@ -1,5 +1,6 @@
 """One pass over scored bags: a collector sees every bag once, whatever the tasks."""
 
+from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ import pytest
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.bags.memory import MemoryBags
+from streammiml.bags.store import BagStore
 from streammiml.measure import score_pass
-from streammiml.measure.score_pass import collect, collect_task, task_bytes
-from streammiml.measure.tasks import BagRange, all_bags
+from streammiml.measure.score_pass import collect, collect_task, scoring_tasks, task_bytes
+from streammiml.measure.tasks import BagRange, all_bags, store_bytes
 from streammiml.scorer import Scorer
 from tests.measure.models import made_model
 from tests.stores import made_block
@@ -66,6 +68,44 @@ def test_collect__a_task_gives_few_scores(monkeypatch):
             watch=lambda progress: done.append(progress.bags_done),
         )  # fmt: skip
     assert done == [0, 7, 14, 21, 28, 30]
+
+
+class LongStore(BagStore):
+    """A store of equal bags, of which only sizes are read."""
+
+    def __init__(self, n_bags, rows, n_features, values_of_row=None):
+        self.name, self.fingerprint, self.dtype = "long", "", "float32"
+        self.n_bags, self.n_features, self.sparse = n_bags, n_features, values_of_row is not None
+        self._rows, self._values = rows, values_of_row or n_features
+
+    n_rows = property(lambda self: self.n_bags * self._rows)
+    n_values = property(lambda self: self.n_rows * self._values)
+    n_label_entries = property(lambda self: 2 * self.n_bags)
+
+    def bag_sizes(self, start, stop):
+        return np.full(stop - start, self._rows)
+
+
+@pytest.mark.parametrize(
+    ("n_labels", "shape"),
+    [(4, (2, 8)), (100, (9, 200)), (119, (7, 9200, 20)), (10_000, (9, 200))],
+)
+def test_scoring_tasks__are_few_on_a_cluster_whatever_the_bags(n_labels, shape):
+    """10 GB on one thread are twenty tasks, with few labels or many, dense or sparse."""
+    store = LongStore(1, *shape)
+    store.n_bags = int(10e9 / store_bytes(store))
+    tasks = list(scoring_tasks(store, n_labels, 1, remote=True))
+    assert 20 <= len(tasks) <= 22
+    assert all(one.stop == other.start for one, other in pairwise(tasks))
+    assert (tasks[0].start, tasks[-1].stop) == (0, store.n_bags)
+
+
+def test_scoring_tasks__of_10_tb_on_100_workers_have_2_gib():
+    """Bags of a row of 2 MiB, so that not all offsets of 10 TB are read."""
+    store = LongStore(1, 1, 1 << 19)
+    store.n_bags = int(10e12 / store_bytes(store))
+    n_tasks = sum(1 for _ in scoring_tasks(store, 100, 100, remote=True))
+    assert 0 <= n_tasks - 10e12 / (2 << 30) <= 10
 
 
 @pytest.mark.parametrize("block_bytes", [1, 600, 1 << 20])
