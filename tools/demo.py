@@ -15,9 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from cyclopts import Parameter
 
 import streammiml as sm
 from streammiml.bags.block import BagBlock, SparseRows
@@ -55,7 +56,11 @@ class DemoCorpus:
 
 
 def demo(
-    out: Path = Path("streammiml-demo"), /, *, text: bool = False, large: str | None = None
+    out: Path = Path("streammiml-demo"),
+    /,
+    *,
+    text: Annotated[bool, Parameter(negative="")] = False,
+    large: str | None = None,
 ) -> None:
     """Train on bags of real handwritten digits, evaluate, explain, and write a report.
 

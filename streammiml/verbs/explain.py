@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from streammiml.bags.kept_columns import shown as shown_values
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.explain import explain as explain_model
-from streammiml.verbs.options import FLAT, AsJson, ImageSize, ModelPath, StorePath
+from streammiml.verbs.options import FLAT, AsJson, Flag, ImageSize, ModelPath, StorePath
 from streammiml.verbs.progress import ScoreDisplay
 from streammiml.verbs.tables import print_table, table_of
 
@@ -30,7 +29,7 @@ def explain(
     *,
     typical: int = 10,
     image: ImageSize = None,
-    jsonl: Annotated[bool, Parameter(negative="")] = False,
+    jsonl: Flag = False,
     json: AsJson = False,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json as json_format
 from importlib import import_module
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from streammiml.bags.store import open_one
 from streammiml.bags.summary import describe
-from streammiml.verbs.options import AsJson, StorePath
+from streammiml.verbs.options import AsJson, Flag, StorePath
 from streammiml.verbs.tables import print_table, table_of
 
 
@@ -18,7 +16,7 @@ def info(
     store: StorePath,
     /,
     *,
-    speed: Annotated[bool, Parameter(negative="")] = False,
+    speed: Flag = False,
     json: AsJson = False,
 ) -> None:
     """Print the counts, types and names of a store; no rows are read without `--speed`.

@@ -8,13 +8,15 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points, version
 from io import TextIOWrapper
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from cyclopts import App, CycloptsError, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, UnknownOptionError
 from cyclopts.completion.detect import ShellDetectionError
 
 from streammiml._base.platform import is_thread_shortage, refuse_windows
@@ -41,6 +43,14 @@ class Verb(NamedTuple):
     """A verb of the command line."""
 
     help: str
+    kind: str
+    """Heading under which the list of verbs shows it."""
+    arguments: str
+    """Arguments, as the line of usage shows them."""
+    example: str
+    """A command, without the program's name; the examples of all verbs work one after another."""
+    page: str
+    """Page of the guide about the verb."""
     target: str | None = None
     """``module:function``, a string so that help loads no verb. None for verbs of
     ``streammiml_tools``, which the package finds by entry point."""
@@ -48,45 +58,126 @@ class Verb(NamedTuple):
     """Whether the same command completes an interrupted one."""
 
 
+START, BAGS, MODELS, ANSWERS = KINDS = ("Start here", "Bags", "Models", "Answers")
 VERBS = {
+    "demo": Verb(
+        "Convert, train, evaluate and report on real data that needs no download.",
+        START,
+        "[OUT]",
+        "demo",
+        "start",
+    ),
+    "guide": Verb(
+        "Show a page of the guide; start with the page start.",
+        START,
+        "[TOPIC]",
+        "guide start",
+        "start",
+        "streammiml.verbs.guide:guide",
+    ),
+    "convert": Verb(
+        "Convert foreign files to a store, or to several stores.",
+        BAGS,
+        "SOURCE... STORE",
+        "convert bags.csv corpus.zarr --split train=0.7,test=0.3",
+        "convert",
+        is_resumable=True,
+    ),
+    "info": Verb(
+        "Describe a store.",
+        BAGS,
+        "STORE",
+        "info corpus-train.zarr",
+        "stores",
+        "streammiml.verbs.info:info",
+    ),
+    "verify": Verb(
+        "Read and check every file of a store, or compare it with its source.",
+        BAGS,
+        "STORE",
+        "verify corpus-train.zarr",
+        "stores",
+    ),
+    "export": Verb(
+        "Write a store as JSON lines, CSV or NumPy arrays, or a model as ONNX.",
+        BAGS,
+        "STORE OUT",
+        "export corpus-test.zarr corpus-test.jsonl",
+        "stores",
+    ),
+    "seal": Verb(
+        "Check and complete a store that another program wrote.",
+        BAGS,
+        "STORE",
+        "seal foreign.zarr",
+        "format",
+        "streammiml.verbs.seal:seal",
+    ),
+    "train": Verb(
+        "Train a model on one or several stores.",
+        MODELS,
+        "STORE... RUN",
+        "train corpus-train.zarr run",
+        "train",
+        "streammiml.verbs.train:train",
+    ),
+    "tune": Verb(
+        "Find settings by cross validation.",
+        MODELS,
+        "STORE... RUN",
+        "tune corpus-train.zarr search --folds 2",
+        "tune",
+        "streammiml.verbs.tune:tune",
+        is_resumable=True,
+    ),
     "compare": Verb(
         "Compare MIMLfast with other methods on random splits of a store.",
+        MODELS,
+        "STORE OUT",
+        "compare corpus-train.zarr compared --methods mimlfast,forest --splits 2",
+        "tune",
         "streammiml.verbs.compare:compare",
         is_resumable=True,
     ),
-    "convert": Verb("Convert foreign files to a store, or to several stores.", is_resumable=True),
-    "demo": Verb("Convert, train, evaluate and report on real data that needs no download."),
     "evaluate": Verb(
-        "Compute the metrics of a model on a store.", "streammiml.verbs.evaluate:evaluate"
+        "Compute the metrics of a model on a store.",
+        ANSWERS,
+        "MODEL STORE",
+        "evaluate run corpus-test.zarr",
+        "evaluate",
+        "streammiml.verbs.evaluate:evaluate",
+    ),
+    "predict": Verb(
+        "Write scores, labels and key instances of the bags of a store.",
+        ANSWERS,
+        "MODEL STORE OUT",
+        "predict run corpus-test.zarr predictions",
+        "predict",
+        "streammiml.verbs.predict:predict",
+        is_resumable=True,
     ),
     "explain": Verb(
         "Write key instances and sub-concepts: why each label was predicted.",
+        ANSWERS,
+        "MODEL STORE OUT",
+        "explain run corpus-test.zarr why",
+        "predict",
         "streammiml.verbs.explain:explain",
-        is_resumable=True,
-    ),
-    "export": Verb("Write a store as JSON lines, CSV or NumPy arrays, or a model as ONNX."),
-    "guide": Verb(
-        "Show a page of the guide; start with the page start.", "streammiml.verbs.guide:guide"
-    ),
-    "info": Verb("Describe a store.", "streammiml.verbs.info:info"),
-    "predict": Verb(
-        "Write scores, labels and key instances of the bags of a store.",
-        "streammiml.verbs.predict:predict",
         is_resumable=True,
     ),
     "report": Verb(
         "Write one page about a run, or about several side by side.",
+        ANSWERS,
+        "RUN...",
+        "report run --store corpus-test.zarr",
+        "report",
         "streammiml.verbs.report:report",
     ),
-    "seal": Verb(
-        "Check and complete a store that another program wrote.", "streammiml.verbs.seal:seal"
-    ),
-    "train": Verb("Train a model on one or several stores.", "streammiml.verbs.train:train"),
-    "tune": Verb(
-        "Find settings by cross validation.", "streammiml.verbs.tune:tune", is_resumable=True
-    ),
-    "verify": Verb("Read and check every file of a store, or compare it with its source."),
 }
+"""All verbs, in the order of a user's week."""
+SUMMARY = "Multi-instance multi-label learning on corpora far larger than memory."
+FIRST_STEPS = """Start here: streammiml demo shows all of it on real data, in a minute.
+Then streammiml guide start goes from your own file to a model and a page."""
 
 
 BARE_OPTIONS = {"--calibrate": ("auto", ("auto", "isotonic", "none", "platt"))}
@@ -97,22 +188,39 @@ def build() -> App:
     """Build the command line; a verb loads when it is called."""
     app = App(
         name="streammiml",
-        help="Multi-instance multi-label learning on corpora far larger than memory.",
+        help=f"{SUMMARY}\n\n{FIRST_STEPS}",
         version=lambda: version("streammiml"),
         # The list of verbs has no markup, and the Markdown renderer would take a third longer.
         help_format="plaintext",
         help_flags=["--help", "-h"],
         result_action="return_value",
         suppress_keyboard_interrupt=False,
+        group_commands=Group("Options", sort_key=len(KINDS)),
     )
+    groups = {kind: Group(kind, sort_key=place) for place, kind in enumerate(KINDS)}
     installed = {point.name: point.value for point in entry_points(group="streammiml.verbs")}
-    for name in sorted({*VERBS, *installed}):
-        verb = VERBS.get(name, Verb(help=""))
+    for place, (name, verb) in enumerate(VERBS.items()):
         target = verb.target or installed.get(name)
         if target is not None:
-            app.command(target, name=name, help=verb.help, help_format="markdown")
+            app.command(
+                target,
+                name=name,
+                help=verb.help,
+                help_format="markdown",
+                help_formatter=partial(_draw, name),
+                usage=f"Usage: streammiml {name} {verb.arguments} [OPTIONS]",
+                help_epilogue=f"Example: `streammiml {verb.example}`\n\n"
+                f"More: `streammiml guide {verb.page}`",
+                group=groups[verb.kind],
+                sort_key=place,
+            )
     _offer_completion(app)
     return app
+
+
+def _draw(verb: str, *panel: Any) -> None:
+    # Loaded late: commands that print no help need none of it.
+    import_module("streammiml.verbs.help_page").draw(verb, *panel)
 
 
 def _offer_completion(app: App) -> None:

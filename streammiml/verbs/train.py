@@ -21,7 +21,7 @@ from streammiml.learn.stop_signals import Stopped
 from streammiml.learn.tensorboard import EventFiles
 from streammiml.learn.train import open_run, train_run
 from streammiml.verbs.machine import missing_fast_paths
-from streammiml.verbs.options import FLAT, AsJson
+from streammiml.verbs.options import FLAT_FLAGS, AsJson, Flag
 from streammiml.verbs.progress import ChoiceDisplay, TrainDisplay, format_duration
 from streammiml.verbs.train_options import (
     ConfigFile,
@@ -34,13 +34,13 @@ from streammiml.verbs.train_options import (
 
 def train(
     *paths: StoresAndFolder,
-    resume: bool = False,
+    resume: Flag = False,
     extend: int = 0,
-    dry_run: bool = False,
+    dry_run: Flag = False,
     json: AsJson = False,
     tensorboard: Path | None = None,
     config: ConfigFile = None,
-    machines: Annotated[TrainMachines | None, FLAT] = None,
+    machines: Annotated[TrainMachines | None, FLAT_FLAGS] = None,
     options: Training = None,
 ) -> int:
     """Train a model on one or several stores; the last path is the run folder.

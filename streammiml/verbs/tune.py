@@ -6,9 +6,8 @@ import json as json_format
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
 from rich.table import Table
 
 from streammiml.bags.store import open_store
@@ -19,7 +18,7 @@ from streammiml.learn.run_facts import FactsWriter
 from streammiml.learn.stop_signals import Stopped
 from streammiml.search.tune import METRICS, WINNER
 from streammiml.search.tune import tune as tune_store
-from streammiml.verbs.options import AsJson
+from streammiml.verbs.options import AsJson, Flag
 from streammiml.verbs.progress import TrainDisplay, TuneDisplay
 from streammiml.verbs.tables import print_table, table_of
 from streammiml.verbs.train_options import (
@@ -39,7 +38,7 @@ def tune(
     grid: str = "small",
     folds: int = 3,
     halving: bool = True,
-    train: Annotated[bool, Parameter(negative="")] = False,
+    train: Flag = False,
     json: AsJson = False,
     workers: int | None = None,
     scheduler: str | None = None,

@@ -283,8 +283,8 @@ def verify_verb(
     /,
     *,
     source: Annotated[list[str] | None, Parameter(negative="", consume_multiple=True)] = None,
-    any_order: bool = False,
-    subset: bool = False,
+    any_order: Annotated[bool, Parameter(negative="")] = False,
+    subset: Annotated[bool, Parameter(negative="")] = False,
     options: Annotated[SourceOptions | None, Parameter(name="*", negative_iterable="")] = None,
 ) -> int:
     """Read and check every file and every bag of a store; print a line for each damaged file.

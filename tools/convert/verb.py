@@ -24,6 +24,8 @@ from streammiml_tools.readers.base import SourceOptions
 
 NOTES_SHOWN, NOTE_WIDTH = 12, 400
 """Lines of notes that the dry run prints, and characters of each, at most."""
+OFF = Parameter(negative="")
+"""For options that are off unless given: they need no ``--no-`` form."""
 EXPORTED = (".csv", ".tsv", ".jsonl", ".npz", ".gz", ".zst")
 """Suffixes of files that ``export`` writes."""
 LEFT_OUT = {
@@ -38,9 +40,11 @@ def convert_verb(
     *paths: Annotated[str, Parameter(name="SOURCE... STORE", negative="")],
     workers: int | None = None,
     scheduler: str | None = None,
-    dry_run: bool = False,
-    json: bool = False,
-    settings: Annotated[ConvertConfig | None, Parameter(name="*", negative_iterable="")] = None,
+    dry_run: Annotated[bool, OFF] = False,
+    json: Annotated[bool, OFF] = False,
+    settings: Annotated[
+        ConvertConfig | None, Parameter(name="*", negative_iterable="", negative_bool="")
+    ] = None,
     options: Annotated[SourceOptions | None, Parameter(name="*", negative_iterable="")] = None,
 ) -> None:
     """Convert foreign files to a store. The same command again resumes where it was stopped.

@@ -137,7 +137,7 @@ class SourceOptions:
     where: tuple[str, ...] | None = None
     """Convert only the files in folders called KEY=VALUE, as partitions of Hive are; with several
     values of a key, files with any of them. The keys are columns of Parquet and Arrow files."""
-    group: bool = False
+    group: Annotated[bool, Parameter(negative="")] = False
     """Whether the rows of a bag may be apart in the source. The reader then gives every run of rows
     as a bag of the same id, and the converter joins these bags in the order of the source."""
     span_bytes: int = SPAN_BYTES
