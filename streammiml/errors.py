@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 
 class StreammimlError(ValueError):
-    """An error that a user can correct; the message says what, where and what to do."""
+    """An error that a user can correct; the message says what, where and what to do.
+
+    ``page`` names a page of the guide that helps; the command line and tracebacks show it.
+    """
+
+    def __init__(self, *message: object, page: str | None = None) -> None:
+        super().__init__(*message)
+        self.page = page
+        if page is not None:
+            self.add_note(f"streammiml guide {page} says more")
 
 
 class StoreError(StreammimlError):
@@ -25,6 +34,10 @@ class DivergedError(StreammimlError):
     """Training led to a score or weight that is not a finite number."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> StreammimlError:
+def unknown(
+    kind: str, name: str, known: Iterable[str], *, page: str | None = None
+) -> StreammimlError:
     """Make an error that lists the unknown name and all known names."""
-    return StreammimlError(f"no {kind} is called {name!r}; known: {', '.join(sorted(known))}")
+    return StreammimlError(
+        f"no {kind} is called {name!r}; known: {', '.join(sorted(known))}", page=page
+    )

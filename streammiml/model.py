@@ -290,12 +290,14 @@ class Model:
         if n_features != self.n_features:
             raise StreammimlError(
                 f"the model was trained on rows of {self.n_features} features and {store} has "
-                f"{n_features}; use a store made the same way, or train on this one"
+                f"{n_features}; use a store made the same way, or train on this one",
+                page="predict",
             )
         if n_labels != self.n_labels:
             raise StreammimlError(
                 f"the model has {self.n_labels} labels and {store} has {n_labels}; "
-                "use a store with the same labels (convert --labels RUN), or train on this one"
+                "use a store with the same labels (convert --labels RUN), or train on this one",
+                page="convert",
             )
         for i, (ours, theirs) in enumerate(
             zip(self.label_names or (), label_names or (), strict=False)
@@ -303,7 +305,8 @@ class Model:
             if ours != theirs:
                 raise StreammimlError(
                     f"label {i} is {ours!r} in the model and {theirs!r} in {store}; "
-                    "use a store with the same labels (convert --labels RUN)"
+                    "use a store with the same labels (convert --labels RUN)",
+                    page="convert",
                 )
 
         if sparse and self.needs_dense_rows:

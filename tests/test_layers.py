@@ -79,7 +79,6 @@ NOT_EVERYWHERE = {
 # Modules without a test file of their name, and the files that test them instead.
 TESTED_ELSEWHERE = {
     "streammiml/_base/crc_compiled.py": "tests/_base/test_crc.py",
-    "streammiml/errors.py": "holds classes and no logic but unknown(), which every table uses",
     "streammiml/bags/fast_reads.py": "tests/bags/test_verified_array.py, which reads through it",
     "streammiml/bags/parquet_read.py": "tests/bags/test_store.py, on stores of both backends",
     "streammiml/bags/parquet_seal.py": "tests/bags/test_seal.py, on stores of both backends",

@@ -704,4 +704,6 @@ class ClusterPool(Pool):
 
     def _lost(self, what: str) -> StreammimlError:
         self._is_gone = True
-        return StreammimlError(f"{what}; start the cluster again, and {self.goes_on}")
+        return StreammimlError(
+            f"{what}; start the cluster again, and {self.goes_on}", page="clusters"
+        )

@@ -441,18 +441,27 @@ def _no_store(location: Location, error: Unreadable) -> StoreError:
         converted = Path(name).with_name(f"{Path(name).stem}-store.zarr")
         return StoreError(
             f"{name} is no store but a file; convert it first: streammiml convert {name} "
-            f"{converted}"
+            f"{converted}",
+            page="convert",
         )
     if not isinstance(error, MissingFile):
         return StoreError(f"{name}/{MANIFEST} {error}")
     if isinstance(location, LocalFolder):
         path = location.path
         if staging_of(path).exists():
-            return StoreError(f"{name} is unfinished; run streammiml convert again to finish it")
+            return _unfinished(name)
         if not path.exists():
             return StoreError(f"{name} does not exist")
         if any(any(path.glob(form.marker)) for form in FORMATS.values()):
-            return StoreError(f"{name} has no {FOLDER}; run streammiml seal {name} to complete it")
+            return StoreError(
+                f"{name} has no {FOLDER}; run streammiml seal {name} to complete it", page="format"
+            )
     elif location.size(OWNER) is not None:
-        return StoreError(f"{name} is unfinished; run streammiml convert again to finish it")
-    return StoreError(f"{name} is no store: it has no {MANIFEST}")
+        return _unfinished(name)
+    return StoreError(f"{name} is no store: it has no {MANIFEST}", page="stores")
+
+
+def _unfinished(name: str) -> StoreError:
+    return StoreError(
+        f"{name} is unfinished; run streammiml convert again to finish it", page="convert"
+    )

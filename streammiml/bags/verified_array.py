@@ -69,7 +69,8 @@ _UNDECODABLE = (ValueError, RuntimeError, OSError, EOFError, LookupError, zlib.e
 def damaged(location: Location, key: str, problem: str) -> StoreError:
     """Make the error for a damaged file; ``problem`` continues after the file's name."""
     return StoreError(
-        f"{location.name}/{key} {problem}; restore the file or convert the source again"
+        f"{location.name}/{key} {problem}; restore the file or convert the source again",
+        page="trouble",
     )
 
 

@@ -231,7 +231,8 @@ class BagWriter:
             some = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
             raise StoreError(
                 f"{self.destination} is unfinished: parts {some} of {n_parts} are missing; "
-                "run streammiml convert again to finish it"
+                "run streammiml convert again to finish it",
+                page="convert",
             )
 
     def _refuse_twice(self, n_parts: int, manifest: Manifest) -> None:

@@ -541,7 +541,8 @@ def _too_much(subject: str, wish: _Wish, refusal: _Refusal) -> StreammimlError:
     advice = [*_cheaper(wish, refusal), f"--memory {_memory_needed(wish, refusal)} would do"]
     return StreammimlError(
         f"{subject} would hold {format_size(refusal.total)} ({parts}), more than --memory "
-        f"{config.memory}; {', or '.join(advice)}"
+        f"{config.memory}; {', or '.join(advice)}",
+        page="train",
     )
 
 

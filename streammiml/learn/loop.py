@@ -151,5 +151,6 @@ def diverged(step: int, step_size: float) -> DivergedError:
     """Make the error of a run whose weights or scores are no longer finite."""
     return DivergedError(
         f"training diverged at step {step:,}: a score or weight is not a finite number; "
-        f"a smaller --step-size than {step_size} may help"
+        f"a smaller --step-size than {step_size} may help",
+        page="trouble",
     )

@@ -59,7 +59,8 @@ class RunFolder:
         begun |= {checkpoint.name for checkpoint in (path / CHECKPOINTS).glob("step-*")}
         if begun and not resume:
             raise StreammimlError(
-                f"{path} exists already; --resume goes on with it, or name another folder"
+                f"{path} exists already; --resume goes on with it, or name another folder",
+                page="train",
             )
         if begun - {CHOICE} and SETTINGS not in names:
             raise StreammimlError(f"{path} is no run: it has no {SETTINGS}; name another folder")

@@ -65,7 +65,7 @@ def metric_named(name: str) -> Metric[Any]:
     match = re.fullmatch(r"([a-z]+_at)_([1-9][0-9]{0,8})", name)
     if match and match[1] in _FAMILIES:
         return _FAMILIES[match[1]](int(match[2]))
-    raise unknown("metric", name, METRICS)
+    raise unknown("metric", name, METRICS, page="evaluate")
 
 
 def chosen(

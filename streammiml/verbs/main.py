@@ -278,11 +278,11 @@ def _run(arguments: Sequence[str]) -> int:
         _refuse_fractions(app, arguments)
         code = app(with_values(arguments), exit_on_error=False, print_error=False)
     except StreammimlError as error:
-        return _complain(str(error))
+        return _complain(_with_page(error))
     except CycloptsError as error:
         cause = error.__cause__
         if isinstance(cause, StreammimlError):
-            return _complain(str(cause))
+            return _complain(_with_page(cause))
         return _complain(_meant(app, arguments, error) or str(error))
     except KeyboardInterrupt:
         verb = VERBS.get(arguments[0]) if arguments else None
@@ -346,6 +346,11 @@ def _shortage(error: Exception) -> str:
     if is_thread_shortage(error):
         return "no thread can be started; raise the limits on processes and memory (ulimit -a)"
     return ""
+
+
+def _with_page(error: StreammimlError) -> str:
+    """Message of an error, with the command that shows a page of the guide about it."""
+    return f"{error} (streammiml guide {error.page})" if error.page is not None else str(error)
 
 
 def _complain(message: str) -> int:

@@ -279,10 +279,13 @@ def _only_reader(path: Path, names: list[str]) -> str:
             if head.lstrip(b" \r\n\t").startswith(start):
                 raise SourceError(f"{path} {advice}")
         raise SourceError(
-            f"{path} is of no known format; give --format, one of {', '.join(sorted(READERS))}"
+            f"{path} is of no known format; give --format, one of {', '.join(sorted(READERS))}",
+            page="convert",
         )
     if len(names) > 1:
-        raise SourceError(f"{path} may be {' or '.join(sorted(names))}; give --format")
+        raise SourceError(
+            f"{path} may be {' or '.join(sorted(names))}; give --format", page="convert"
+        )
     return names[0]
 
 

@@ -62,7 +62,8 @@ def bag_column(path: Path, names: Sequence[str], options: SourceOptions, header:
     numbered = "" if header else " (columns are called by their number, from 1)"
     raise SourceError(
         f"{path}: which column names the bag of a row? give --bag-column{numbered}; "
-        f"the columns are {listed(names)}"
+        f"the columns are {listed(names)}",
+        page="convert",
     )
 
 
@@ -117,7 +118,8 @@ def label_columns(
     if not lists and not marks:
         raise SourceError(
             f"{path}: which columns hold labels? name them by --label-columns (label_* "
-            f"names all that begin with label_), or give none; the columns are {listed(names)}"
+            f"names all that begin with label_), or give none; the columns are {listed(names)}",
+            page="convert",
         )
     return marks, lists[0] if lists else None
 

@@ -241,7 +241,8 @@ def _bag_column(where: str, names: Sequence[str], options: SourceOptions) -> int
         which = " and ".join(repr(names[i]) for i in candidates[:2])
         raise SourceError(f"{where}: columns {which} may both name the bag; give --bag-column")
     raise SourceError(
-        f"{where}: which column names the bag? give --bag-column; the columns are {listed(names)}"
+        f"{where}: which column names the bag? give --bag-column; the columns are {listed(names)}",
+        page="convert",
     )
 
 

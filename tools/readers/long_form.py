@@ -142,7 +142,8 @@ def _refuse_returning(piece: RowRun, seen: set[str]) -> None:
             row = int(piece.block.bag_offsets[bag])
             raise SourceError(
                 f"{piece.locate(row)}: bag {name!r} returns after other bags; "
-                "--group joins the rows of a bag"
+                "--group joins the rows of a bag",
+                page="convert",
             )
         seen.add(name)
 
