@@ -343,8 +343,9 @@ class TrainConfig(ModelConfig):
     (isotonic), or isotonic for labels with 500 bags of either kind and platt for others (auto,
     which --calibrate alone means). By default none."""
     time_limit: str | None = field(default=None, metadata=_END)
-    """Time limit, such as 10min, for the trials that choose settings and epochs; when it is
-    reached, the best setting so far is taken."""
+    """Time limit, such as 10min, for the trials that choose settings and epochs: when it is
+    reached, the best setting so far is taken. The trainings on folds of --calibrate have the same
+    limit of their own: when it is reached, the folds so far are used."""
     order: str = "blocks"
     """Order in which bags are visited: blocks (blocks of bags, mixed), full (a permutation of all
     bags) or uniform (independent draws)."""

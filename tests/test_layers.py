@@ -33,6 +33,7 @@ HOMES = {
     "matplotlib": {"tell"},
     "jinja2": {"tell"},
     "cyclopts": {"verbs"},
+    "rich": {"_base", "verbs"},
     "sklearn": {"estimator", "rivals"},
     "scipy": {"bags", "rivals"},
     "napkinxc": {"rivals"},

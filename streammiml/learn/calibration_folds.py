@@ -5,26 +5,32 @@ settings, the seed and the number of epochs of the run. The margins of each fold
 that were trained without it, are standardized and counted together. The counts are kept in the run
 folder after each fold, so a kill loses one training at most, and calibrating a finished run again
 reads the counts.
+
+``time_limit`` bounds these trainings together. At the limit, a training is left out, and the folds
+before it count alone; the first fold counts with the weights that it has come to. That is less
+exact but sound, since margins are standardized.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.views import Bags
-from streammiml.config import TrainConfig
+from streammiml.config import TrainConfig, check_number, parse_duration
 from streammiml.errors import StreammimlError
 from streammiml.learn.begin import Ready, RunSettings, begin
 from streammiml.learn.calibration import N_BINS, Standard, empty_label_counts, fitted_calibration
 from streammiml.learn.defaults import FOLDS, LEAST_FOLDED, resolved
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.loop import Loop
-from streammiml.learn.progress import TrainProgress
+from streammiml.learn.progress import ChoiceProgress, TrainProgress
 from streammiml.learn.run_folder import CALIBRATION, RunFolder
 from streammiml.learn.stop_signals import Stopped, StopSignals
 from streammiml.learn.trained_model import returned_weights
@@ -36,6 +42,22 @@ I32 = NDArray[np.int32]
 _KIND = "count of margins"
 _FORMAT = 1
 _LOG = logging.getLogger("streammiml")
+
+
+@dataclass(slots=True)
+class _FoldCounts:
+    """Counts of the folds that are done."""
+
+    counts: I32
+    n_done: int = 0
+    seconds: float = 0.0
+    """Seconds that the trainings took; recorded only if there is a time limit."""
+    is_cut: bool = False
+    """Whether the time limit ended the trainings."""
+
+
+class _FoldTimeUp(Exception):
+    """The time limit was reached during a training that is not needed."""
 
 
 def n_calibration_folds(store: Bags, config: TrainConfig, *, has_start: bool) -> int:
@@ -60,7 +82,12 @@ def n_calibration_folds(store: Bags, config: TrainConfig, *, has_start: bool) ->
     )
 
 
-def calibrated(model: Model, ready: Ready, stop: StopSignals) -> Model:
+def calibrated(
+    model: Model,
+    ready: Ready,
+    stop: StopSignals,
+    watch: Callable[[ChoiceProgress], None] = lambda _: None,
+) -> Model:
     """Add the calibration that the settings of a finished run ask for."""
     config, store = ready.config, ready.store
     if config.calibrate in (None, "none"):
@@ -69,7 +96,7 @@ def calibrated(model: Model, ready: Ready, stop: StopSignals) -> Model:
     lift, weights = ready.state.lift, returned_weights(ready)
     deadline = ready.plan.budget.read.deadline
     if n_calibration_folds(store, config, has_start=has_start):
-        counts = _counts_of_folds(ready, stop)
+        counts = _counts_of_folds(ready, stop, watch)
         standard = Validation(store, np.arange(store.n_bags)).standard(lift, weights, deadline)
     else:
         assert ready.plan.validation is not None, "runs without folds hold bags out"
@@ -79,19 +106,41 @@ def calibrated(model: Model, ready: Ready, stop: StopSignals) -> Model:
     return replace(model, calibration=calibration)
 
 
-def _counts_of_folds(ready: Ready, stop: StopSignals) -> I32:
+def _counts_of_folds(
+    ready: Ready, stop: StopSignals, watch: Callable[[ChoiceProgress], None]
+) -> I32:
     """Count the margins of all folds, beginning after the last fold that is recorded."""
     config = _config_of_folds(ready.config)
     key = {**ready.key, "epochs": config.epochs, "max_steps": config.max_steps, "folds": FOLDS}
-    counts, n_done = _recorded(ready.folder, key, ready.store.n_labels)
-    for fold in range(n_done, FOLDS):
-        _LOG.info("calibration: training without fold %d of %d", fold + 1, FOLDS)
-        counts += _counts_of_fold(ready, config, fold, stop)
-        if ready.folder is not None:
-            content = {"key": key, "n_done": fold + 1}
-            path = ready.folder.path / CALIBRATION
-            save_tensors(path, {"counts": counts}, content, kind=_KIND, version=_FORMAT)
-    return counts
+    done = _recorded(ready.folder, key, ready.store.n_labels)
+    while done.n_done < FOLDS and not done.is_cut:
+        _LOG.info("calibration: training without fold %d of %d", done.n_done + 1, FOLDS)
+        training = _FoldTraining(ready, config, done, stop, watch)
+        try:
+            done.counts += training.run()
+            done.n_done += 1
+        except _FoldTimeUp:
+            done.is_cut = True
+        done.seconds, done.is_cut = training.seconds, done.is_cut or training.is_cut
+        _record(ready, key, done)
+    if done.is_cut:
+        _LOG.warning(
+            "calibration: the time limit of %s ended its trainings; probabilities come from %d of "
+            "%d folds",
+            *(ready.config.time_limit, done.n_done, FOLDS),
+        )
+    return done.counts
+
+
+def _record(ready: Ready, key: dict[str, object], done: _FoldCounts) -> None:
+    """Keep the counts in the run folder, if there is one."""
+    if ready.folder is None:
+        return
+    content: dict[str, object] = {"key": key, "n_done": done.n_done}
+    if ready.config.time_limit is not None:
+        content |= {"seconds": done.seconds, "is_cut": done.is_cut}
+    path = ready.folder.path / CALIBRATION
+    save_tensors(path, {"counts": done.counts}, content, kind=_KIND, version=_FORMAT)
 
 
 def _config_of_folds(config: TrainConfig) -> TrainConfig:
@@ -107,36 +156,89 @@ def _config_of_folds(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _counts_of_fold(ready: Ready, config: TrainConfig, fold: int, stop: StopSignals) -> I32:
-    holdout = Holdout.of_fold(fold, FOLDS, ready.store.n_bags)
-    run = begin(RunSettings(store=ready.store, config=config, holdout=holdout))
+class _FoldTraining:
+    """The training without one fold, and the counts of that fold's margins."""
 
-    def note(_: TrainProgress) -> None:
-        if stop.number:
-            raise Stopped(stop.number, ready.state.at.step)
+    def __init__(
+        self,
+        ready: Ready,
+        config: TrainConfig,
+        done: _FoldCounts,
+        stop: StopSignals,
+        watch: Callable[[ChoiceProgress], None],
+    ) -> None:
+        self._ready, self._config, self._stop, self._watch = ready, config, stop, watch
+        self._fold, self._seconds_before = done.n_done, done.seconds
+        limit = ready.config.time_limit
+        self._limit = math.inf if limit is None else parse_duration(limit, option="time_limit")
+        self._begun = time.monotonic()
+        self.is_cut = False
+        """Whether the time limit ended the training."""
 
-    Loop(run, note, StopSignals()).run()
-    others = np.setdiff1d(np.arange(ready.store.n_bags), holdout.bags, assume_unique=True)
-    scored = run.state.lift, run.state.returned(), run.plan.budget.read.deadline
-    standard = Validation(ready.store, others).standard(*scored)
-    return Validation(ready.store, holdout.bags).label_counts(*scored, standard)
+    @property
+    def seconds(self) -> float:
+        """Seconds of this training and those before it."""
+        return self._seconds_before + time.monotonic() - self._begun
+
+    def run(self) -> I32:
+        """Train, and count; at the limit, raise ``_FoldTimeUp`` if a fold is done already."""
+        store = self._ready.store
+        holdout = Holdout.of_fold(self._fold, FOLDS, store.n_bags)
+        run = begin(RunSettings(store=store, config=self._config, holdout=holdout))
+        try:
+            Loop(run, self._note, StopSignals()).run()
+        except _FoldTimeUp:
+            self.is_cut = True
+            if self._fold:
+                raise
+        others = np.setdiff1d(np.arange(store.n_bags), holdout.bags, assume_unique=True)
+        scored = run.state.lift, run.state.returned(), run.plan.budget.read.deadline
+        standard = Validation(store, others).standard(*scored)
+        return Validation(store, holdout.bags).label_counts(*scored, standard)
+
+    def _note(self, run: TrainProgress) -> None:
+        if self._stop.number:
+            raise Stopped(self._stop.number, self._ready.state.at.step)
+        self._watch(self._progress(run))
+        if run.step and run.done < 1 and self.seconds > self._limit:
+            raise _FoldTimeUp
+
+    def _progress(self, run: TrainProgress) -> ChoiceProgress:
+        left = run.seconds_left
+        if left is not None:
+            whole = left + run.total["all"]
+            left += whole * (FOLDS - 1 - self._fold)
+            left = min(left, max(0.0, self._limit - self.seconds))
+        return ChoiceProgress(
+            stage="calibrating",
+            setting="",
+            trial=self._fold + 1,
+            n_trials=FOLDS,
+            fold=self._fold + 1,
+            n_folds=FOLDS,
+            loss=None,
+            done=(self._fold + run.done) / FOLDS,
+            seconds_left=left,
+        )
 
 
-def _recorded(folder: RunFolder | None, key: dict[str, object], n_labels: int) -> tuple[I32, int]:
-    """Counts of the folds that an earlier process finished, and their number.
+def _recorded(folder: RunFolder | None, key: dict[str, object], n_labels: int) -> _FoldCounts:
+    """Counts of the folds that an earlier process finished.
 
     A record that is damaged, or of another training, is not used: the folds are trained again.
     """
-    nothing = empty_label_counts(n_labels), 0
+    nothing = _FoldCounts(empty_label_counts(n_labels))
     if folder is None or not (folder.path / CALIBRATION).exists():
         return nothing
     try:
         path = folder.path / CALIBRATION
         tensors, content = load_tensors(path, kind=_KIND, version=_FORMAT)
         counts, n_done = tensors["counts"], content["n_done"]
+        seconds, is_cut = content.get("seconds", 0.0), content.get("is_cut", False)
+        check_number("seconds", seconds, zero=True)
     except (StreammimlError, KeyError):
         return nothing
     is_alike = content.get("key") == key and n_done in range(1, FOLDS + 1)
     if not is_alike or counts.shape != (2, n_labels, N_BINS) or counts.dtype != np.int32:
         return nothing
-    return counts, n_done
+    return _FoldCounts(counts, n_done, float(seconds), is_cut is True)

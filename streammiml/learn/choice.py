@@ -48,7 +48,7 @@ from streammiml.learn.halving import Pace, Rung, rungs, survivors
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.loop import Loop
 from streammiml.learn.presets import Setting, candidates, with_preset
-from streammiml.learn.progress import TrainProgress
+from streammiml.learn.progress import ChoiceProgress, TrainProgress
 from streammiml.learn.run_plan import plan_run
 from streammiml.learn.stop_signals import Stopped, StopSignals
 from streammiml.learn.threshold import fitted_offset, sum_counts
@@ -71,26 +71,6 @@ SPARSE_STEPS = 400_000
 small largest norm lead only late: on sentences of Reuters-21578 after more than 100 000 steps."""
 LOOKS = 16
 """Looks of the longest trials of a race, at least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceProgress:
-    """How far the trials before a run are."""
-
-    setting: str
-    """The setting that is being tried, in words."""
-    trial: int
-    """Number of this trial, from 1."""
-    n_trials: int
-    fold: int
-    """Number of the held-out fold, from 1."""
-    n_folds: int
-    loss: float | None
-    """The last measured ranking loss; None before the first."""
-    done: float
-    """Share of the arithmetic of all trials that is done."""
-    seconds_left: float | None
-    """Estimate, at the pace of this process; None before a pace."""
 
 
 class ChoiceTrial(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +86,8 @@ class DryRun:
     """Seconds of the trials, at most."""
     calibration_steps: int
     """Steps of the trainings after the run that calibrate the model; 0 if there are none."""
+    seconds_of_calibration: float
+    """Seconds of these trainings, at most."""
     seconds: float
     """Seconds of steps and looks; reading runs at the same time in other threads. With replicas,
     each has a core of its own."""
@@ -146,12 +149,14 @@ def dry_run(
     n_epochs = n_steps * config.replicas / max(epoch_steps, 1)
     epoch_bytes, is_read_once = _bytes_read(plan, read_ratio)
     look_seconds = bag_seconds * n_held_out
+    limit = math.inf
+    if config.time_limit is not None:
+        limit = parse_duration(config.time_limit, option="time_limit")
     trial_seconds = 0.0
     if choice is not None:
         trial_seconds = _seconds_of_trials(choice, store, config, sample, step_seconds)
-        if config.time_limit is not None:
-            limit = parse_duration(config.time_limit, option="time_limit")
-            trial_seconds = min(trial_seconds, limit)
+    # Each training leaves out a fold, and visits the others as often as the run does.
+    calibration_steps = n_steps * config.replicas * max(0, n_folds - 1)
     return DryRun(
         training_bags=store.n_bags - visits.holdout.size,
         held_out_bags=n_held_out,
@@ -171,9 +176,9 @@ def dry_run(
         seconds_per_look=look_seconds,
         trials=0 if choice is None else choice.n_trials,
         trial_steps=0 if choice is None else choice.total_steps,
-        seconds_of_trials=trial_seconds,
-        # Each leaves out a fold, and visits the others as often as the run does.
-        calibration_steps=n_steps * config.replicas * max(0, n_folds - 1),
+        seconds_of_trials=min(trial_seconds, limit),
+        calibration_steps=calibration_steps,
+        seconds_of_calibration=min(calibration_steps * step_seconds, limit),
         seconds=n_steps * step_seconds + n_steps // plan.every * look_seconds,
         replicas=config.replicas,
         **_costs_of_rounds(config, plan, state, step_seconds),

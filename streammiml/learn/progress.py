@@ -1,4 +1,4 @@
-"""Progress of a run: values that progress bars show and the history records."""
+"""Progress of a run and of its trials: values that progress bars show and the history records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from streammiml.learn.timing import OF_REPLICAS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceProgress:
+    """How far the trials before a run are, or the trainings after it that calibrate it."""
+
+    stage: str = "choosing"
+    """``choosing`` before the run, ``calibrating`` after it."""
+    setting: str
+    """The setting that is being tried, in words; empty if all trials have the same."""
+    trial: int
+    """Number of this trial, from 1."""
+    n_trials: int
+    fold: int
+    """Number of the held-out fold, from 1."""
+    n_folds: int
+    loss: float | None
+    """The last measured ranking loss; None before the first, and where none is measured."""
+    done: float
+    """Share of the arithmetic of all trials that is done."""
+    seconds_left: float | None
+    """Estimate, at the pace of this process; None before a pace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,15 @@ from streammiml.config import TrainConfig, check_whole
 from streammiml.errors import StreammimlError
 from streammiml.learn.begin import begin, settle
 from streammiml.learn.calibration_folds import calibrated, n_calibration_folds
-from streammiml.learn.choice import ChoiceProgress, with_defaults
+from streammiml.learn.choice import with_defaults
 from streammiml.learn.loop import Loop
 from streammiml.learn.machines import HERE, TrainMachines
 from streammiml.learn.model_card import write_card
-from streammiml.learn.progress import TrainProgress
+from streammiml.learn.progress import ChoiceProgress, TrainProgress
 from streammiml.learn.rounds import RoundLoop
 from streammiml.learn.run_folder import RunFolder, finish_extension
 from streammiml.learn.stop_signals import StopSignals
+from streammiml.learn.train_display import both_shown
 from streammiml.learn.trained_model import trained_model
 from streammiml.learn.unpredicted_labels import warn_of_unpredicted
 from streammiml.model import Model
@@ -41,6 +42,7 @@ def train(
     mixed_machines: bool = False,
     watch: Callable[[TrainProgress], None] = lambda _: None,
     watch_choice: Callable[[ChoiceProgress], None] = lambda _: None,
+    progress: bool = False,
 ) -> Model:
     """Train a model on one or more stores or a view; a run in a folder ``run`` can be resumed.
 
@@ -53,7 +55,11 @@ def train(
 
     Settings that are not given follow ``config.preset``. With ``auto``, trials on held-out bags
     choose some of them before the run begins, unless ``config`` gives its length; see
-    ``learn/choice.py``. ``watch_choice`` is called with the progress of the trials.
+    ``learn/choice.py``. ``watch_choice`` is called with the progress of the trials, and of
+    the trainings on folds that calibrate the run.
+
+    ``progress`` shows how far the trials and the run are: a live line in a terminal or a notebook,
+    a line every few seconds elsewhere.
 
     ``extend`` continues the run in ``run``, finished or not, for this many epochs beyond its
     recorded end. A run that had stopped early gets ``patience`` more looks. The result equals, to
@@ -82,16 +88,17 @@ def train(
     )
     store = stores if isinstance(stores, Bags) else open_store(stores)
     folder = open_run(run, resume=resume, extend=extend)
-    model = train_run(
-        store,
-        config or TrainConfig(),
-        folder,
-        extend=extend,
-        start=start,
-        machines=machines,
-        watch=watch,
-        watch_choice=watch_choice,
-    )
+    with both_shown(watch, watch_choice, progress=progress) as (watch, watch_choice):
+        model = train_run(
+            store,
+            config or TrainConfig(),
+            folder,
+            extend=extend,
+            start=start,
+            machines=machines,
+            watch=watch,
+            watch_choice=watch_choice,
+        )
     if run is not None:
         finish_extension(Path(run))
     return model
@@ -158,7 +165,7 @@ def train_run(
                 with listening():
                     Loop(ready, watch, stop).run()
         with listening():
-            model = calibrated(trained_model(ready), ready, stop)
+            model = calibrated(trained_model(ready), ready, stop, watch_choice)
         if folder is not None:
             model.save(folder.model)
             write_card(ready, model, folder.path)

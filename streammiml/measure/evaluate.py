@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streammiml._base.display import shown
 from streammiml._base.pool import open_pool
 from streammiml.bags.views import Bags
 from streammiml.errors import StreammimlError
 from streammiml.kernel.score import Scores
 from streammiml.measure.metric import Figure, Metric, ScoredBlock
 from streammiml.measure.registry import chosen
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.score_pass import collect, collect_task
 from streammiml.measure.scoring import (
     BLOCK_BYTES,
@@ -55,6 +57,7 @@ def evaluate(
     block_bytes: str | int = BLOCK_BYTES,
     worker_memory: str | int | None = None,
     watch: Watch = lambda _: None,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Compute figures of a model on a store; every bit is independent of threads and block size.
 
@@ -81,6 +84,9 @@ def evaluate(
         Upper limit for the bytes that a task reads at a time; a task holds about twice as much.
     watch
         Called with the progress at the start and after each task.
+    progress
+        Show the progress: a live line in a terminal or a notebook, a line every few seconds
+        elsewhere.
 
     Returns
     -------
@@ -121,7 +127,7 @@ def evaluate(
         row_labels=store.has_row_labels,
         probabilities=model.calibration is not None,
     )
-    with open_pool(options) as pool:
+    with shown(ScoreDisplay, watch, progress=progress) as watch, open_pool(options) as pool:
         collector = MetricCollector(chosen_metrics)
         total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
     return finished(chosen_metrics, total, store.label_names or model.label_names)

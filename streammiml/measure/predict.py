@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from streammiml._base.display import shown
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool
 from streammiml.bags.given_bags import GivenBags, given_block
@@ -33,6 +34,7 @@ from streammiml.measure.output_plan import (
 from streammiml.measure.part_checksums import complete_part, record_part
 from streammiml.measure.prediction_folder import PartFolder
 from streammiml.measure.predictions import Predictions
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import (
     BLOCK_BYTES,
     BagCounter,
@@ -88,6 +90,7 @@ def predict(
     worker_memory: str | int | None = ...,
     block_bytes: str | int = ...,
     watch: Watch = ...,
+    progress: bool = ...,
 ) -> dict[str, Any]: ...
 
 
@@ -107,6 +110,7 @@ def predict(
     worker_memory: str | int | None = None,
     block_bytes: str | int = BLOCK_BYTES,
     watch: Watch = lambda _: None,
+    progress: bool = False,
 ) -> Predictions | dict[str, Any]:
     """Predict labels of a store, written to a folder, or of bags in memory, returned as arrays.
 
@@ -163,6 +167,9 @@ def predict(
         Upper limit for the bytes that a task reads at a time; a task holds about twice as much.
     watch
         Called with the progress at the start and after each task.
+    progress
+        Show the progress: a live line in a terminal or a notebook, a line every few seconds
+        elsewhere.
 
     Returns
     -------
@@ -230,7 +237,7 @@ def predict(
         block_bytes=block_bytes,
     )
     model, store = open_model_and_store(model, store)
-    with open_pool(options) as pool:
+    with shown(ScoreDisplay, watch, progress=progress) as watch, open_pool(options) as pool:
         return write_predictions(
             pool,
             model,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from streammiml._base.display import shown
 from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
@@ -30,7 +31,7 @@ from streammiml.learn.checkpoint import state_bytes
 from streammiml.learn.defaults import EPOCHS, resolved
 from streammiml.learn.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
 from streammiml.learn.presets import with_preset
-from streammiml.learn.progress import TrainProgress
+from streammiml.learn.progress import ChoiceProgress, TrainProgress
 from streammiml.learn.run_folder import toml
 from streammiml.learn.run_plan import plan_run
 from streammiml.learn.train import train, train_trial
@@ -52,6 +53,7 @@ from streammiml.search.grid import (
     key_of,
     settings_of,
 )
+from streammiml.search.search_display import TuneDisplay
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
 """Metrics measured on each fold; the first one decides."""
@@ -114,6 +116,8 @@ def tune(
     client: Any = None,
     watch: Callable[[TuneProgress], None] = lambda _: None,
     watch_winner: Callable[[TrainProgress], None] = lambda _: None,
+    watch_choice: Callable[[ChoiceProgress], None] = lambda _: None,
+    progress: bool = False,
 ) -> dict[str, Any]:
     """Find the settings of the lowest ranking loss by cross validation on the bags of a store.
 
@@ -155,6 +159,10 @@ def tune(
         Called with the progress after each trial.
     watch_winner
         Called with the progress of training the winner, as ``watch`` of ``train``.
+    watch_choice
+        Called with the progress of choosing the winner's epochs, as ``watch_choice`` of ``train``.
+    progress
+        Show the progress: a line for each tenth of the trials, then that of training the winner.
 
     Returns
     -------
@@ -194,6 +202,7 @@ def tune(
     _check_memory(fold_plan.cut(store, 0)[0], base, settings)
     record = _record(store, base, settings, fold_plan, halving, slow)
     with ExitStack() as stack:
+        watch = stack.enter_context(shown(TuneDisplay, watch, progress=progress))
         with open_pool(pool_options, relief="--memory") as pool:
             # After the pool: a search that gets no pool must not leave a folder behind.
             folder = stack.enter_context(PartFolder(run, record, "search"))
@@ -207,7 +216,15 @@ def tune(
         if train_winner:
             best = replace(config, **summary["winner"])
             winner = folder.path / WINNER
-            train(store, best, run=winner, resume=True, watch=watch_winner)
+            train(
+                store,
+                best,
+                run=winner,
+                resume=True,
+                watch=watch_winner,
+                watch_choice=watch_choice,
+                progress=progress,
+            )
     return summary
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.display import shown
 from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig
 from streammiml.errors import unknown
@@ -21,6 +22,7 @@ from streammiml.measure.scoring import StoreLike
 from streammiml.rivals.registry import Method
 from streammiml.search.comparison import CompareOptions, CompareProgress, run_comparison
 from streammiml.search.comparison_table import MethodComparison, arrow, mean_seconds, with_spread
+from streammiml.search.search_display import CompareDisplay
 from streammiml.tell.report import PAGE
 
 
@@ -31,6 +33,7 @@ def compare(
     *,
     methods: str | Sequence[str | Method] = "all",
     watch: Callable[[CompareProgress], None] = lambda _: None,
+    progress: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Compare MIMLfast with other methods on random splits of a store.
@@ -60,6 +63,8 @@ def compare(
         ``streammiml.rivals``. A list may also hold objects of ``rivals.registry.Method``.
     watch
         Called with the progress at the start and after each cell.
+    progress
+        Print a line for each cell.
     options
         ``splits`` (10), ``folds`` (3), ``time_limit`` ("10min"), ``memory`` ("4GiB"), ``sizes``
         (numbers of training bags, joined by commas, for a chart of time against bags), ``seed``
@@ -84,15 +89,16 @@ def compare(
     for name in options:
         if name not in known:
             raise unknown("option of compare", name, known)
-    comparison = run_comparison(
-        store,
-        out,
-        methods,
-        config,
-        CompareOptions(**options),
-        watch=watch,
-        finish=_write_page,
-    )
+    with shown(CompareDisplay, watch, progress=progress) as watch:
+        comparison = run_comparison(
+            store,
+            out,
+            methods,
+            config,
+            CompareOptions(**options),
+            watch=watch,
+            finish=_write_page,
+        )
     return summary(comparison)
 
 

@@ -8,8 +8,10 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from streammiml._base.display import shown
 from streammiml.errors import StreammimlError
 from streammiml.measure.explain import explain_store
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import (
     ModelLike,
     ScoreOptions,
@@ -28,6 +30,7 @@ def explain(
     typical: int = 10,
     jsonl: bool = False,
     watch: Watch = lambda _: None,
+    progress: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Write why each label was predicted, and return what the sub-concepts of each label hold.
@@ -51,6 +54,9 @@ def explain(
         Also write the key instances of every bag as JSON lines.
     watch
         Called with the progress at the start and after each task.
+    progress
+        Show the progress: a live line in a terminal or a notebook, a line every few seconds
+        elsewhere.
     options
         ``threads``, ``workers``, ``scheduler``, ``client``, ``worker_memory``, ``block_bytes``: as
         in :func:`~streammiml.predict`.
@@ -69,16 +75,17 @@ def explain(
     if image is not None:
         shape = image_shape(image, store.n_features)
         draw = partial(_contact_sheets().draw_sheets, model=model, store=store, shape=shape)
-    return explain_store(
-        model,
-        store,
-        out,
-        typical=typical,
-        jsonl=jsonl,
-        draw=draw,
-        options=score_options,
-        watch=watch,
-    )
+    with shown(ScoreDisplay, watch, progress=progress) as watch:
+        return explain_store(
+            model,
+            store,
+            out,
+            typical=typical,
+            jsonl=jsonl,
+            draw=draw,
+            options=score_options,
+            watch=watch,
+        )
 
 
 def image_shape(text: str, n_features: int) -> tuple[int, ...]:

@@ -12,11 +12,11 @@ from rich.table import Table
 from streammiml.measure.registry import PAPER_FIGURES, spoken
 from streammiml.search.comparison import CompareOptions
 from streammiml.search.comparison_table import arrow, short
+from streammiml.search.search_display import CompareDisplay
 from streammiml.tell.compare import compare as compare_methods
 from streammiml.tell.compare import has_pages
 from streammiml.tell.report import PAGE
 from streammiml.verbs.options import FLAT, AsJson, StorePath
-from streammiml.verbs.progress import CompareDisplay
 from streammiml.verbs.tables import print_table, table_of
 
 DEFAULTS = CompareOptions()

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 
 from streammiml.measure.evaluate import evaluate as evaluate_model
 from streammiml.measure.registry import METRICS
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
-from streammiml.verbs.progress import ScoreDisplay
 
 # Number of labels in the readable table; --json has all of them.
 LABELS_SHOWN = 30

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from rich.table import Table
 
 from streammiml.bags.kept_columns import shown as shown_values
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.explain import explain as explain_model
 from streammiml.verbs.options import FLAT, AsJson, Flag, ImageSize, ModelPath, StorePath
-from streammiml.verbs.progress import ScoreDisplay
 from streammiml.verbs.tables import print_table, table_of
 
 # Number of labels in the readable table; explanation.json has all of them.

@@ -20,8 +20,8 @@ from cyclopts import App, CycloptsError, Group, UnknownOptionError
 from cyclopts.completion.detect import ShellDetectionError
 
 from streammiml._base.platform import is_thread_shortage, refuse_windows
+from streammiml._base.terminal import guarded
 from streammiml.errors import StreammimlError, unknown
-from streammiml.verbs.terminal import guarded
 
 ELSEWHERE = {
     **dict.fromkeys(("--lr", "--learning-rate", "--eta", "--eta0"), "--step-size"),

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from streammiml.measure.predict import predict as predict_store
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.measure.write_rows import FOLDER
 from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
-from streammiml.verbs.progress import ScoreDisplay
 
 
 def predict(

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.report import PAGE
 from streammiml.tell.report import report as write_report
 from streammiml.verbs.options import FLAT, ImageSize
-from streammiml.verbs.progress import ScoreDisplay
 
 
 def report(

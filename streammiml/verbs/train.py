@@ -9,6 +9,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated
 
+from streammiml._base.display import format_duration
 from streammiml.bags.store import open_store
 from streammiml.config import format_size
 from streammiml.learn.dry_run import DryRun
@@ -20,9 +21,9 @@ from streammiml.learn.run_folder import finish_extension
 from streammiml.learn.stop_signals import Stopped
 from streammiml.learn.tensorboard import EventFiles
 from streammiml.learn.train import open_run, train_run
+from streammiml.learn.train_display import RunDisplay
 from streammiml.verbs.machine import missing_fast_paths
 from streammiml.verbs.options import FLAT_FLAGS, AsJson, Flag
-from streammiml.verbs.progress import ChoiceDisplay, TrainDisplay, format_duration
 from streammiml.verbs.train_options import (
     ConfigFile,
     StoresAndFolder,
@@ -72,13 +73,12 @@ def train(
     if settings.threads > 1:
         notices.insert(0, "several kernel threads: results vary from run to run")
     events = EventFiles(tensorboard) if tensorboard is not None else None
-    choice, display = ChoiceDisplay(), TrainDisplay()
+    display = RunDisplay()
     store = open_store(stores)
     facts_writer = FactsWriter(store, Path(run))
 
     def watch(progress: TrainProgress) -> None:
-        choice.end()
-        display(progress)
+        display.watch(progress)
         while notices:
             print(f"streammiml: {notices.pop(0)}", file=sys.stderr)
         facts_writer(progress)
@@ -86,7 +86,7 @@ def train(
             events(progress)
 
     try:
-        with choice, display, events or nullcontext():
+        with display, events or nullcontext():
             folder = open_run(run, resume=resume, extend=extend)
             model = train_run(
                 store,
@@ -95,16 +95,16 @@ def train(
                 extend=extend,
                 machines=machines or HERE,
                 watch=watch,
-                watch_choice=choice,
+                watch_choice=display.watch_choice,
             )
     except Stopped as stop:
         facts_writer.finish()
         print(f"streammiml: {stop}; the same command with --resume continues", file=sys.stderr)
         return 128 + stop.number
     facts_writer.finish()
-    for line in display.summary():
+    for line in display.training.summary():
         print(line, file=sys.stderr)
-    if not display.has_trained:
+    if not display.training.has_trained:
         line = "nothing was left to train: the run had ended before; --extend continues it"
         print(line, file=sys.stderr)
     if json:
@@ -135,9 +135,9 @@ def _print_dry_run(run: DryRun) -> None:
         "measured on an untrained model",
     }
     if run.calibration_steps:
-        seconds = run.calibration_steps * run.seconds_per_step
         lines["calibration"] = (
-            f"{run.calibration_steps:,} steps, about {format_duration(seconds)}, after training"
+            f"{run.calibration_steps:,} steps, about "
+            f"{format_duration(run.seconds_of_calibration)}, after training"
         )
     if run.replicas > 1:
         lines |= {

@@ -16,10 +16,11 @@ from streammiml.errors import StreammimlError
 from streammiml.learn.progress import TrainProgress
 from streammiml.learn.run_facts import FactsWriter
 from streammiml.learn.stop_signals import Stopped
+from streammiml.learn.train_display import RunDisplay
+from streammiml.search.search_display import TuneDisplay
 from streammiml.search.tune import METRICS, WINNER
 from streammiml.search.tune import tune as tune_store
 from streammiml.verbs.options import AsJson, Flag
-from streammiml.verbs.progress import TrainDisplay, TuneDisplay
 from streammiml.verbs.tables import print_table, table_of
 from streammiml.verbs.train_options import (
     ConfigFile,
@@ -74,10 +75,10 @@ def tune(
             "each trial uses one thread; --workers sets how many trials run at a time"
         )
     store = open_store(stores)
-    display, facts_writer = TrainDisplay(), FactsWriter(store, Path(run) / WINNER)
+    display, facts_writer = RunDisplay(), FactsWriter(store, Path(run) / WINNER)
 
     def watch_winner(progress: TrainProgress) -> None:
-        display(progress)
+        display.watch(progress)
         facts_writer(progress)
 
     try:
@@ -94,13 +95,14 @@ def tune(
                 scheduler=scheduler,
                 watch=TuneDisplay(),
                 watch_winner=watch_winner,
+                watch_choice=display.watch_choice,
             )
     except Stopped as stop:
         facts_writer.finish()
         print(f"streammiml: {stop} of the winner; the same command continues", file=sys.stderr)
         return 128 + stop.number
     facts_writer.finish()
-    for line in display.summary():
+    for line in display.training.summary():
         print(line, file=sys.stderr)
     if json:
         print(json_format.dumps(summary))

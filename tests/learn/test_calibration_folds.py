@@ -19,7 +19,7 @@ from streammiml.learn.run_folder import CALIBRATION
 from streammiml.learn.train import train
 from streammiml.learn.validation import Validation
 from streammiml.measure.evaluate import evaluate
-from streammiml.model import Model
+from streammiml.model import Model, load_tensors
 from streammiml.scorer import Scorer
 from tests.planted import planted
 from tests.stores import write_store
@@ -89,6 +89,44 @@ def test_calibrated__on_held_out_bags_is_fitted_on_their_scores(store, threshold
         np.testing.assert_array_equal(model.calibration.tensors()[name], tensor)
 
 
+def test_calibrated__ends_at_the_time_limit_with_the_folds_so_far(
+    store, tmp_path, monkeypatch, caplog
+):
+    real = calibration_folds._FoldTraining
+
+    class Clocked(real):
+        @property
+        def seconds(self):
+            return 99.0 if self._fold else 1.0
+
+    monkeypatch.setattr(calibration_folds, "_FoldTraining", Clocked)
+    config = TrainConfig(**SMALL, calibrate="platt", time_limit="60s")
+    seen = []
+    model = train(store, config, run=tmp_path / "run", watch_choice=seen.append)
+    assert {progress.fold for progress in seen} == {1, 2}
+    assert all(p.seconds_left is None or p.seconds_left <= 60 for p in seen)
+    assert (
+        "time limit of 60s ended its trainings; probabilities come from 1 of 3 folds" in caplog.text
+    )
+    # The margins of one fold alone.
+    path = tmp_path / "run" / CALIBRATION
+    tensors, record = load_tensors(path, kind=calibration_folds._KIND, version=1)
+    assert (record["n_done"], record["is_cut"]) == (1, True)
+    assert tensors["counts"].sum() == 5 * Holdout.of_fold(0, 3, store.n_bags).size
+    # A resumed run does not train the folds that were left out.
+    (tmp_path / "run" / "model.safetensors").unlink()
+    monkeypatch.setattr(calibration_folds, "_FoldTraining", None)
+    again = train(store, TrainConfig(time_limit="60s"), run=tmp_path / "run", resume=True)
+    assert again.calibration.platt.tobytes() == model.calibration.platt.tobytes()
+
+
+def test_calibrated__with_a_limit_before_the_first_fold_uses_the_weights_so_far(store, caplog):
+    config = TrainConfig(**{**SMALL, "epochs": 40}, calibrate="platt", time_limit="0s")
+    model = train(store, config)
+    assert np.isfinite(model.calibration.platt).all()
+    assert "probabilities come from 1 of 3 folds" in caplog.text
+
+
 def test_calibrated__of_one_label():
     block = planted(120, n_labels=2)
     carries = np.array([0 in block.labels_of(bag) for bag in range(120)])
@@ -153,7 +191,7 @@ def test_calibrated__a_finished_run_can_be_calibrated_later(store, tmp_path, mon
     assert again.calibration is not None
     assert model_bytes(tmp_path / "run") == model_bytes(tmp_path / "begun") != plain
     # Another method reads the counts, and trains nothing.
-    monkeypatch.setattr(calibration_folds, "_counts_of_fold", None)
+    monkeypatch.setattr(calibration_folds, "_FoldTraining", None)
     train(store, TrainConfig(calibrate="isotonic"), run=tmp_path / "run", resume=True)
     assert Model.load(tmp_path / "run").calibration.n_isotonic == 5
     train(store, TrainConfig(calibrate="none"), run=tmp_path / "run", resume=True)

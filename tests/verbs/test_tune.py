@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
+from streammiml.learn.train_display import TrainDisplay
 from streammiml.verbs.main import run
-from streammiml.verbs.progress import TrainDisplay
 from tests.planted import planted
 from tests.stores import write_store
 

@@ -31,7 +31,7 @@ from streammiml_tools.convert.dask_source import (
 )
 from streammiml_tools.convert.label_file import label_names_in
 from streammiml_tools.convert.plan import PLAN, ConversionFolder, ConvertConfig, work_folder
-from streammiml_tools.convert.progress import Watch
+from streammiml_tools.convert.progress import ConvertShow, Watch
 from streammiml_tools.convert.tables import arrow_table, is_sorted, is_table
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from streammiml_tools.readers.remote_files import is_url
@@ -54,6 +54,7 @@ def convert(
     client: Any = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
+    progress: bool = False,
     **options: Any,
 ) -> Converted:
     """Convert files, or a table in memory, to a store; the result has it as ``store``.
@@ -90,6 +91,9 @@ def convert(
         Called with the progress after every task.
     say
         Called with each warning before the work begins.
+    progress
+        Show the progress, and such warnings: a live line in a terminal or a notebook, a line every
+        few seconds elsewhere.
     options
         Options of ``streammiml convert`` by their names, such as ``dtype="float16"``,
         ``split="train=.8,test=.2"`` or ``feature_columns=["f*"]``.
@@ -153,9 +157,20 @@ def convert(
             given[SourceOptions]["label_columns"] = columns
         source_options = SourceOptions(**given[SourceOptions])
         try:
-            return conversion.convert(
-                paths, store, settings, source_options, watch=watch, say=say, **how
-            )
+            if not progress:
+                return conversion.convert(
+                    paths, store, settings, source_options, watch=watch, say=say, **how
+                )
+            with ConvertShow() as show:
+                return conversion.convert(
+                    paths,
+                    store,
+                    settings,
+                    source_options,
+                    watch=_both(show, watch),
+                    say=_both(show.warn, say),
+                    **how,
+                )
         except SourceError as error:
             text = str(error)
             for path, name in names.items():
@@ -164,6 +179,18 @@ def convert(
         finally:
             if names:
                 _discard(store, folder)
+
+
+def _both(one: Callable[[Any], None], other: Callable[[Any], None] | None) -> Callable[[Any], None]:
+    """Call both, if there are both."""
+    if other is None:
+        return one
+
+    def both(argument: Any) -> None:
+        one(argument)
+        other(argument)
+
+    return both
 
 
 def _shared_folder(store: str | os.PathLike[str]) -> Path:

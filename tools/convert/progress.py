@@ -1,17 +1,12 @@
-"""Progress of a conversion: a bar on a terminal, a line every few seconds elsewhere."""
+"""Progress of a conversion: stage, share, speed and time left."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from streammiml._base.display import ProgressDisplay
 
-LINE_SECONDS = 5.0
 COUNTS_BYTES = 1 << 16
 """A stage whose total is at most this number counts tasks; any other stage counts bytes."""
 
@@ -35,52 +30,19 @@ Watch = Callable[[ConvertProgress], None]
 """Is called with the progress after every task."""
 
 
-class ConvertShow:
-    """Shows progress on stderr. Pass it to ``convert`` as ``watch``, inside a ``with`` block."""
+class ConvertShow(ProgressDisplay):
+    """Shows a conversion. Pass it to ``convert`` as ``watch``, inside a ``with`` block."""
 
-    def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._is_terminal = console.is_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[speed]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Bar(*columns, console=console, transient=True, disable=not self._is_terminal)
-        self._tasks: dict[str, TaskID] = {}
-        self._last_line = time.monotonic()
+    has_bar = True
 
-    def __enter__(self) -> ConvertShow:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def say(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         """Print a line that stays on the screen."""
-        self._bar.console.print(
-            f"streammiml: {text}", highlight=False, markup=False, soft_wrap=True
-        )
+        self.say(f"streammiml: {text}")
 
     def __call__(self, progress: ConvertProgress) -> None:
-        """Update the bar, or print a line if the last one is old enough."""
-        if self._is_terminal:
-            if progress.stage not in self._tasks:
-                self._tasks[progress.stage] = self._bar.add_task(progress.stage, speed="")
-            self._bar.update(
-                self._tasks[progress.stage],
-                completed=progress.n_bytes,
-                total=progress.total_bytes,
-                speed=speed(progress),
-            )
-            return
-        now = time.monotonic()
-        if now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            print(line(progress), file=sys.stderr, flush=True)
+        """Show the progress, unless the last line is recent."""
+        if self._is_due():
+            self._draw(line(progress), progress.n_bytes / max(progress.total_bytes, 1))
 
 
 def speed(progress: ConvertProgress) -> str:

@@ -93,7 +93,7 @@ def convert_verb(
             workers=workers,
             scheduler=scheduler,
             watch=show,
-            say=show.say,
+            say=show.warn,
         )
     print(json_format.dumps(converted.summary()) if json else "\n".join(_lines(converted)))
 

@@ -2,7 +2,10 @@
 
 import re
 
-from streammiml_tools.convert import progress
+import pyarrow as pa
+
+import streammiml as sm
+from streammiml._base import display
 from streammiml_tools.convert.progress import ConvertProgress, ConvertShow, line
 
 
@@ -24,10 +27,21 @@ def test_line__of_tasks_has_no_megabytes():
 
 
 def test_show__prints_lines_where_nobody_watches(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(display, "SHOW_SECONDS", 0.0)
     with ConvertShow() as show:
-        show.say("something")
+        show.warn("something")
         show(far())
     out, err = capsys.readouterr()
     assert not out
     assert re.search(r"streammiml: something\nstore: 25%", err)
+
+
+def test_convert__from_python_shows_its_progress_if_asked(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(display, "SHOW_SECONDS", 0.0)
+    table = pa.table({"doc": ["a", "a", "b"], "x": [0.0, 1.0, 2.0], "topic": ["p", "p", "q"]})
+    seen = []
+    for progress in (False, True):
+        store = tmp_path / f"{progress}.zarr"
+        sm.convert(table, store, bag="doc", labels="topic", progress=progress, watch=seen.append)
+        assert ("100%, " in capsys.readouterr().err) == progress
+    assert len(seen) >= 2

@@ -1,4 +1,4 @@
-"""Progress: one line that is written over on a terminal, plain lines elsewhere."""
+"""Progress of runs: one line that is written over on a terminal, plain lines elsewhere."""
 
 import os
 import pty
@@ -6,23 +6,11 @@ import re
 import subprocess
 import sys
 
-import pytest
-
-from streammiml.learn.choice import ChoiceProgress
-from streammiml.learn.progress import TrainProgress
-from streammiml.measure.scoring import ScoreProgress
-from streammiml.search.cells import CellResult, MethodCell
-from streammiml.search.comparison import CompareProgress
-from streammiml.search.tune import TuneProgress
-from streammiml.verbs import progress as displays
-from streammiml.verbs.progress import (
-    ChoiceDisplay,
-    CompareDisplay,
-    ScoreDisplay,
-    TrainDisplay,
-    TuneDisplay,
-    format_duration,
-)
+from streammiml._base import display as displays
+from streammiml.config import TrainConfig
+from streammiml.learn.progress import ChoiceProgress, TrainProgress
+from streammiml.learn.train import train
+from streammiml.learn.train_display import ChoiceDisplay, RunDisplay, TrainDisplay
 from tests.planted import planted
 from tests.stores import write_store
 
@@ -60,6 +48,36 @@ def test_choice__prints_trial_fold_loss_and_time_left(capsys, monkeypatch):
     first = "choosing, trial 2 of 15, lift none, subconcepts 5, fold 1 of 3, ranking loss 0.0625, "
     assert lines[:2] == [first + "25% done, 12 s left"] * 2
     assert lines[2] == "choosing, trial 3 of 15, lift none, subconcepts 5, 25% done, 12 s left"
+
+
+def test_choice__of_a_calibration_names_the_fold_and_the_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(displays, "SHOW_SECONDS", 0.0)
+    with RunDisplay() as show:
+        show.watch_choice(trial())
+        show.watch(moment())
+        show.watch_choice(trial(stage="calibrating", setting="", fold=2, loss=None))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "calibrating, fold 2 of 3, 25% done, 12 s left"
+
+
+def test_train__shows_its_trials_its_steps_and_its_calibration(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(displays, "SHOW_SECONDS", 0.0)
+    store = write_store(tmp_path / "s.zarr", planted(60))
+    seen = []
+    config = TrainConfig(
+        preset="plain", calibrate="platt", validation=0, epochs=4, shared_dim=8, subconcepts=2
+    )
+    train(store, config, progress=True, watch=seen.append, watch_choice=seen.append)
+    out, err = capsys.readouterr()
+    assert not out
+    assert re.search(r"epoch \d/4, step [\d,]+, ", err)
+    assert "calibrating, fold 3 of 3, " in err
+    assert re.search(r"^time: \d+ s; kernel", err, re.M)
+    stages = [progress.stage for progress in seen if isinstance(progress, ChoiceProgress)]
+    assert set(stages) == {"calibrating"}
+    assert any(isinstance(progress, TrainProgress) for progress in seen)
+    train(store, config)
+    assert "epoch" not in capsys.readouterr().err
 
 
 def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
@@ -116,56 +134,6 @@ def test_summary__names_compiling_where_it_took_time():
     assert show.summary()[0].endswith("checkpoints 0%, compiling 25%")
     show(moment(total={**total, "compiling": 0.01, "all": 20}))
     assert show.summary()[0].endswith("checkpoints 0%")
-
-
-def test_score_display__elsewhere_than_on_a_terminal_names_only_the_dashboard(capsys):
-    with ScoreDisplay() as display:
-        display(ScoreProgress(0, 10, None))
-        display(ScoreProgress(5, 10, "http://host/status"))
-        display(ScoreProgress(10, 10, "http://host/status"))
-    assert capsys.readouterr() == ("", "dashboard at http://host/status\n")
-
-
-def test_tune_display__prints_a_line_for_each_tenth_of_a_rung(capsys):
-    display = TuneDisplay()
-    for done in range(41):
-        display(TuneProgress(1, 3, done, 40, None if done < 4 else 0.25, "http://host/status"))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["dashboard at http://host/status", "rung 2 of 3: 0 of 40 trials"]
-    assert lines[2] == "rung 2 of 3: 4 of 40 trials, best ranking loss 0.2500"
-    assert len(lines) == 12
-
-
-def test_compare_display__prints_a_line_for_each_cell(capsys):
-    display = CompareDisplay()
-    cell, sizes = MethodCell("dba", 3), {"n_train": 20, "n_test": 10}
-    times = {"choose_seconds": 1.0, "fit_seconds": 2.5, "score_seconds": 0.5}
-    done = CellResult(cell=cell, figures={"ranking_loss": 0.125}, **times, **sizes)
-    none = CellResult(cell=MethodCell("dba", 0, 20), state="not measured", reason="no", **sizes)
-    display(CompareProgress(0, 9, None, None, "http://host/status"))
-    display(CompareProgress(1, 9, "DBA", done, "http://host/status"))
-    display(CompareProgress(2, 9, "DBA", none, "http://host/status"))
-    assert capsys.readouterr().err.splitlines() == [
-        "dashboard at http://host/status",
-        "0 of 9 cells",
-        "1 of 9 cells: DBA, split 3: ranking loss 0.1250, 4 s",
-        "2 of 9 cells: DBA, split 0, 20 bags: N/A: no",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (99.4, "99 s"),
-        (100, "2 min"),
-        (3600, "60 min"),
-        (7200, "2.0 h"),
-        (1e6, "11.6 d"),
-    ],
-)
-def test_format_duration__has_the_unit_that_fits(seconds, words):
-    assert format_duration(seconds) == words
 
 
 def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):

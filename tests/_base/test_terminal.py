@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from streammiml.verbs import terminal
+from streammiml._base import terminal
 from streammiml.verbs.main import run
 from tests.measure.models import made_model
 from tests.stores import made_block, made_spec, write_parts
