@@ -102,9 +102,10 @@ def frame(cell: Any, title: str) -> None:
         side.set(color="tab:red", linewidth=2)
 
 
-def grid(n_lines: int, n_columns: int) -> tuple[Figure, Any]:
+def grid(n_lines: int, n_columns: int, inches: float = INCH) -> tuple[Figure, Any]:
     """Make a figure of square cells without axes; return the figure and (lines, columns) cells."""
-    figure = Figure(figsize=(INCH * max(n_columns, 3), INCH * n_lines * 1.3 + 0.4), dpi=100)
+    width = max(inches * n_columns, 3 * INCH)
+    figure = Figure(figsize=(width, inches * n_lines * 1.3 + 0.4), dpi=100)
     FigureCanvasAgg(figure)
     cells = figure.subplots(n_lines, n_columns, squeeze=False)
     for cell in cells.flat:

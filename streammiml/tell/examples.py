@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
-from streammiml.bags.kept_columns import plain_values, shown
+from streammiml.bags.coordinates import places_of, where
+from streammiml.bags.kept_columns import KeptColumn, plain_values, shown
 from streammiml.bags.views import Bags
+from streammiml.measure.heat_maps import heat_maps
 from streammiml.measure.predict import predict_bags
 from streammiml.measure.subconcepts import SubconceptSummary
 from streammiml.model import Model
+from streammiml.tell.heat_maps import MapPicture, map_picture
 from streammiml.tell.png import image_url
 
 TYPICAL = 6
@@ -26,6 +30,8 @@ ROWS_SHOWN = 16
 """Upper limit for the rows shown of a bag."""
 NAMES_SHOWN = 8
 """Upper limit for a list of label names: the labels with the highest scores."""
+MAPS_SHOWN = 2
+"""Upper limit for the labels of a bag that have a map of row scores."""
 WORDS_SHOWN = 12
 """Upper limit for the feature names that describe a row: the features with the largest values."""
 
@@ -61,6 +67,8 @@ class Example:
     """Labels that are predicted and not carried."""
     missed: list[str]
     """Labels that are carried and not predicted."""
+    maps: list[MapPicture] = field(default_factory=list)
+    """Row scores where the rows lie, if the store keeps coordinates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +99,39 @@ class LabelConcepts:
 class Viewer:
     """Turns rows of a store into images or words.
 
-    ``names`` are the names of labels; ``shape`` is the shape of a row as an image, or None.
+    ``names`` are the names of labels; ``shape`` is the shape of a row as an image, or None;
+    ``coordinates`` are the kept columns that say where rows lie, if there are any.
     """
 
-    def __init__(self, store: Bags, names: Sequence[str], shape: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        store: Bags,
+        names: Sequence[str],
+        shape: tuple[int, ...] | None,
+        coordinates: Sequence[KeptColumn] = (),
+    ) -> None:
         self.store, self.names, self.shape = store, names, shape
+        self.coordinates = coordinates
         self._low, self._high = 0.0, 1.0
 
-    def fit(self, block: BagBlock) -> None:
+    def fit(self, bags: Sequence[int]) -> None:
         """Set the range of brightness, for all images of a page, to the values of these bags."""
-        values = block.rows.values if isinstance(block.rows, SparseRows) else block.rows
-        if values.size:
-            self._low, self._high = min(0.0, float(values.min())), float(values.max())
+        if self.shape is None:
+            return
+        lows, highs = [], []
+        for bag in bags:
+            rows = self.store.read(bag, bag + 1, kept=False).rows
+            values = rows.values if isinstance(rows, SparseRows) else rows
+            if values.size:
+                lows.append(float(values.min()))
+                highs.append(float(values.max()))
+        if lows:
+            self._low, self._high = min(0.0, *lows), max(highs)
+
+    @property
+    def shows_rows(self) -> bool:
+        """Whether rows that are no key instances are shown: not if a map says more about them."""
+        return not self.coordinates or self.shape is not None or bool(self.store.feature_names)
 
     def named(self, labels: Sequence[int]) -> list[str]:
         """Names of the first labels; the last entry says how many more there are."""
@@ -212,37 +241,53 @@ def chosen_bags(store: Bags, summary: SubconceptSummary) -> list[int]:
 
 def examples(viewer: Viewer, model: Model, bags: Sequence[int]) -> list[Example]:
     """Predict these bags; of long bags, show only key instances and the first other rows."""
-    block = viewer.store.read_bags(bags)
-    viewer.fit(block)
+    viewer.fit(bags)
+    # One bag at a time: all of them together may not fit into memory.
+    return [_example(viewer, model, bag) for bag in bags]
+
+
+def _example(viewer: Viewer, model: Model, bag: int) -> Example:
+    """Predict a bag and describe it."""
+    block = viewer.store.read(bag, bag + 1)
     predictions = predict_bags(model, block)
-    out = []
-    for i, bag in enumerate(bags):
-        scores = predictions.scores[i]
-        chosen = predictions.labels[i]
-        order = np.argsort(-scores[chosen], kind="stable")
-        predicted = chosen[order].tolist()
-        key_rows = predictions.key_instances[i][order].tolist()
-        keys: dict[int, list[int]] = {}
-        for label, row in zip(predicted, key_rows, strict=True):
-            keys.setdefault(row, []).append(label)
-        n_rows = int(block.bag_offsets[i + 1] - block.bag_offsets[i])
-        others = [row for row in range(n_rows) if row not in keys]
-        numbers = sorted([*keys, *others][:ROWS_SHOWN])
-        rows = viewer.rows(block, i, numbers)
-        for row, labels in keys.items():
-            if row in rows:
-                rows[row].keys.extend(viewer.named(labels))
-        true = block.labels_of(i)
-        true = true[np.argsort(-scores[true], kind="stable")].tolist()
-        carried, predicted_labels = set(true), set(predicted)
-        out.append(
-            Example(
-                viewer.store.bag_ids(bag, bag + 1)[0],
-                list(rows.values()),
-                n_rows,
-                viewer.named([label for label in predicted if label in carried]),
-                viewer.named([label for label in predicted if label not in carried]),
-                viewer.named([label for label in true if label not in predicted_labels]),
-            )
+    scores, chosen = predictions.scores[0], predictions.labels[0]
+    order = np.argsort(-scores[chosen], kind="stable")
+    predicted = chosen[order].tolist()
+    key_rows = predictions.key_instances[0][order].tolist()
+    keys: dict[int, list[int]] = {}
+    for label, row in zip(predicted, key_rows, strict=True):
+        keys.setdefault(row, []).append(label)
+    # A row that is neither an image nor words would be a bare number beside the map.
+    others = (row for row in range(block.n_rows) if row not in keys and viewer.shows_rows)
+    numbers = sorted(islice([*keys, *islice(others, ROWS_SHOWN)], ROWS_SHOWN))
+    rows = viewer.rows(block, 0, numbers)
+    for row, labels in keys.items():
+        if row in rows:
+            rows[row].keys.extend(viewer.named(labels))
+    true = block.labels_of(0)
+    true = true[np.argsort(-scores[true], kind="stable")].tolist()
+    carried, predicted_labels = set(true), set(predicted)
+    missed = [label for label in true if label not in predicted_labels]
+    return Example(
+        viewer.store.bag_ids(bag, bag + 1)[0],
+        list(rows.values()),
+        block.n_rows,
+        viewer.named([label for label in predicted if label in carried]),
+        viewer.named([label for label in predicted if label not in carried]),
+        viewer.named(missed),
+        _maps(viewer, model, block, [*predicted, *missed] or [int(scores.argmax())]),
+    )
+
+
+def _maps(viewer: Viewer, model: Model, block: BagBlock, labels: Sequence[int]) -> list[MapPicture]:
+    """Draw the row scores of a bag on the first of these labels, if its rows have coordinates."""
+    if not viewer.coordinates:
+        return []
+    places = places_of(viewer.coordinates, block.kept)
+    maps = heat_maps(model, block, labels[:MAPS_SHOWN], places, viewer.store.name)
+    return [
+        map_picture(
+            drawn, viewer.names[drawn.label], where(viewer.coordinates, block, drawn.key_row)
         )
-    return out
+        for drawn in maps
+    ]

@@ -1,14 +1,18 @@
-"""``explain``: key instances and sub-concepts as tables, and as contact sheets of image rows."""
+"""``explain``: key instances and sub-concepts as tables, contact sheets and heat maps."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from streammiml._base.display import shown
+from streammiml.bags.coordinates import coordinate_columns
 from streammiml.errors import StreammimlError
 from streammiml.measure.explain import explain_store
 from streammiml.measure.score_display import ScoreDisplay
@@ -27,6 +31,7 @@ def explain(
     out: str | os.PathLike[str],
     *,
     image: str | None = None,
+    coordinates: str | None = None,
     typical: int = 10,
     jsonl: bool = False,
     watch: Watch = lambda _: None,
@@ -48,6 +53,11 @@ def explain(
     image
         Size of the images that rows hold, ``28x28`` or ``32x32x3``. If given, contact sheets are
         drawn: one for the sub-concepts of each label, and one for key instances.
+    coordinates
+        Kept columns that say where rows lie, as in :func:`~streammiml.report`; ``none`` for no
+        pictures of them. For each label, ``heat_maps-LABEL.png`` then shows the row scores of its
+        typical bags where the rows lie. Columns that are not named here are used only where
+        matplotlib is installed.
     typical
         Number of bags that are listed for each sub-concept, the highest scores first.
     jsonl
@@ -71,10 +81,20 @@ def explain(
     """
     score_options = ScoreOptions(**options)
     model, store = open_model_and_store(model, store)
-    draw = None
+    pictures: list[Callable[..., object]] = []
     if image is not None:
         shape = image_shape(image, store.n_features)
-        draw = partial(_contact_sheets().draw_sheets, model=model, store=store, shape=shape)
+        sheets = _with_matplotlib("contact_sheets").draw_sheets
+        pictures.append(partial(sheets, model=model, store=store, shape=shape))
+    columns = coordinate_columns(store, coordinates)
+    if columns and (coordinates is not None or find_spec("matplotlib") is not None):
+        maps = _with_matplotlib("map_sheets").draw_maps
+        pictures.append(partial(maps, model=model, store=store, columns=columns))
+
+    def draw(summary: Mapping[str, Any], folder: Path) -> None:
+        for picture in pictures:
+            picture(summary, folder)
+
     with shown(ScoreDisplay, watch, progress=progress) as watch:
         return explain_store(
             model,
@@ -101,9 +121,9 @@ def image_shape(text: str, n_features: int) -> tuple[int, ...]:
     return shape
 
 
-def _contact_sheets() -> Any:
+def _with_matplotlib(module: str) -> Any:
     try:  # Imported here: matplotlib is an optional extra.
-        return import_module("streammiml.tell.contact_sheets")
+        return import_module(f"streammiml.tell.{module}")
     except ImportError as error:
         if not (error.name or "").startswith("matplotlib"):
             raise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from streammiml._base.atomic import local_path, save_whole
+from streammiml.bags.coordinates import coordinate_columns
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
 from streammiml.errors import StoreError, StreammimlError
@@ -38,6 +39,7 @@ def report(
     *,
     store: StoreLike | None = None,
     image: str | None = None,
+    coordinates: str | None = None,
     title: str | None = None,
     others: Mapping[str, Mapping[str, float]] | None = None,
     watch: Watch = lambda _: None,
@@ -58,6 +60,12 @@ def report(
         trained on. Without it, each run is scored on the bags that it held out for early stopping.
     image
         Size of the images that rows hold, ``28x28`` or ``32x32x3``; the page then shows them.
+    coordinates
+        Kept columns that say where rows lie: a column of two numbers or of one (a time), two
+        columns of one number (``x,y``), or ``none``. The page then shows, for its example bags, the
+        row scores where the rows lie. By default: the column ``coords``, ``coordinates`` or ``xy``,
+        the only column of two numbers, the columns ``x`` and ``y``, or the column ``time`` or
+        ``times``, whichever the store keeps first.
     title
         Title of the page.
     others
@@ -84,15 +92,18 @@ def report(
     page = _page()
     records = [read_run(path) for path in paths]
     common = None if store is None else store if isinstance(store, Bags) else open_store(store)
-    if common is not None and image is not None:
-        image_shape(image, common.n_features)
+    if common is not None:
+        # Options that do not fit the store are refused before bags are scored.
+        coordinate_columns(common, coordinates)
+        if image is not None:
+            image_shape(image, common.n_features)
     summaries: list[RunSummary] = []
     for name, record in zip(_names(paths), records, strict=True):
         # With a common store, all runs show the bags that were chosen for the first run.
         bags = None
         if common is not None:
             bags = next((run.scored.bags for run in summaries if run.scored.bags), None)
-        scored = _score(record, common, image, bags, evaluate)
+        scored = _score(record, common, image, coordinates, bags, evaluate)
         summaries.append(summarize(name, record, scored))
     labelled_names, labelled_figures = labelled_columns(summaries)
     fingerprints = {run.scored.store.fingerprint for run in summaries if run.scored.store}
@@ -154,6 +165,7 @@ def _score(
     record: RunRecord,
     common: Bags | None,
     image: str | None,
+    coordinates: str | None,
     bags: list[int] | None,
     evaluate: Callable[[Model, Bags], FullEvaluation],
 ) -> ScoredStore:
@@ -175,10 +187,11 @@ def _score(
             return ScoredStore(held_out)
         store, note = held_out
     shape = image_shape(image, store.n_features) if image is not None else None
+    columns = coordinate_columns(store, coordinates)
     model = record.model.for_labels(store.label_names)
     figures = evaluate(model, store)
     names = store.label_names or record.model.label_names
-    viewer = Viewer(store, names or [str(i) for i in range(store.n_labels)], shape)
+    viewer = Viewer(store, names or [str(i) for i in range(store.n_labels)], shape, columns)
     bags = bags or chosen_bags(store, figures.subconcepts)
     # Examples come first: they set the range of brightness for all images of the page.
     shown = examples(viewer, model, bags)
@@ -190,6 +203,7 @@ def _score(
         subconcepts(viewer, figures.subconcepts),
         shown,
         bags,
+        " and ".join(column.name for column in columns),
     )
 
 

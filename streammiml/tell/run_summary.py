@@ -27,6 +27,8 @@ class ScoredStore:
     examples: list[Example] | None = None
     bags: list[int] | None = None
     """Numbers of the bags in ``examples``."""
+    coordinates: str = ""
+    """Names of the kept columns that say where rows lie; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

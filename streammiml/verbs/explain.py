@@ -13,7 +13,15 @@ from streammiml.bags.kept_columns import shown as shown_values
 from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.explain import explain as explain_model
-from streammiml.verbs.options import FLAT, AsJson, Flag, ImageSize, ModelPath, StorePath
+from streammiml.verbs.options import (
+    FLAT,
+    AsJson,
+    Coordinates,
+    Flag,
+    ImageSize,
+    ModelPath,
+    StorePath,
+)
 from streammiml.verbs.tables import print_table, table_of
 
 # Number of labels in the readable table; explanation.json has all of them.
@@ -29,6 +37,7 @@ def explain(
     *,
     typical: int = 10,
     image: ImageSize = None,
+    coordinates: Coordinates = None,
     jsonl: Flag = False,
     json: AsJson = False,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
@@ -50,6 +59,7 @@ def explain(
             store,
             out,
             image=image,
+            coordinates=coordinates,
             typical=typical,
             jsonl=jsonl,
             **asdict(scoring),

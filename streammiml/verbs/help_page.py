@@ -25,7 +25,8 @@ _NAMES = {
     "Memory": "memory block-bytes",
     "Stopping": "epochs max-steps patience validate-every",
     "Where it runs": "threads workers scheduler worker-memory replicas round-steps mixed-machines",
-    "Output": "metric store speed out title image typical top-k rows jsonl tensorboard json",
+    "Output": "metric store speed out title image coordinates typical top-k rows jsonl tensorboard "
+    "json",
 }
 GROUPS = {title: tuple(f"--{name}" for name in names.split()) for title, names in _NAMES.items()}
 """Titles of the groups and their options, in the order in which help shows them."""

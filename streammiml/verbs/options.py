@@ -22,3 +22,11 @@ ImageSize = Annotated[
     str | None,
     Parameter(help="Draw rows as images of this size, such as 28x28 or 32x32x3."),
 ]
+Coordinates = Annotated[
+    str | None,
+    Parameter(
+        help="Draw row scores where rows lie, by kept columns: one of two numbers (coords), two of "
+        "one (x,y), a time, or none. By default: coords, coordinates, xy, the only column of two "
+        "numbers, x and y, time, or times."
+    ),
+]

@@ -11,7 +11,7 @@ from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.tell.report import PAGE
 from streammiml.tell.report import report as write_report
-from streammiml.verbs.options import FLAT, ImageSize
+from streammiml.verbs.options import FLAT, Coordinates, ImageSize
 
 
 def report(
@@ -19,6 +19,7 @@ def report(
     out: str = PAGE,
     store: Annotated[list[str] | None, Parameter(negative="")] = None,
     image: ImageSize = None,
+    coordinates: Coordinates = None,
     title: str | None = None,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
@@ -38,6 +39,13 @@ def report(
     """
     with ScoreDisplay() as display:
         path = write_report(
-            runs, out, store=store, image=image, title=title, **asdict(scoring), watch=display
+            runs,
+            out,
+            store=store,
+            image=image,
+            coordinates=coordinates,
+            title=title,
+            **asdict(scoring),
+            watch=display,
         )
     print(path)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from streammiml.bags.coordinates import coordinate_columns
 from streammiml.bags.memory import MemoryBags
 from streammiml.measure.full_evaluation import evaluate_fully
 from streammiml.measure.predict import predict_bags
@@ -87,3 +88,21 @@ def test_rows__show_kept_values_beside_key_instances():
     assert not Viewer(BAGS, NAMES, None).rows(BLOCK, 2, [1])[1].kept
     concepts = subconcepts(viewer, SUMMARY)
     assert all(row.kept for concept in concepts[0].concepts for _, row in concept.typical)
+
+
+def test_examples__with_coordinates_map_the_predicted_then_the_missed_labels():
+    bags = MemoryBags(with_kept(BLOCK), n_labels=4, label_names=NAMES)
+    columns = coordinate_columns(bags, None)
+    for example in examples(Viewer(bags, NAMES, None, columns), MODEL, [*range(10)]):
+        named = [*example.right, *example.wrong, *example.missed]
+        assert len(example.maps) == min(2, len(named))
+        assert {picture.label for picture in example.maps} <= set(named)
+        assert all(row.keys for row in example.rows)
+    assert not examples(Viewer(bags, NAMES, None), MODEL, [0])[0].maps
+
+
+def test_viewer__brightness_covers_the_values_of_all_bags_shown():
+    viewer = Viewer(BAGS, NAMES, (1, 3))
+    viewer.fit([4, 17])
+    rows = BAGS.read_bags([4, 17]).rows
+    assert (viewer._low, viewer._high) == (min(0.0, rows.min()), rows.max())

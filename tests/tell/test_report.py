@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import streammiml as sm
@@ -137,6 +138,33 @@ def test_report__shows_kept_values_beside_key_instances(folder, tmp_path):
     assert len(re.findall(r"note <i>note \d+</i>", page.text)) > 10
     plain = page_of(sm.report(folder / "run", tmp_path / "q.html", store=folder / "x.zarr"))
     assert "note <i>" not in plain.text
+
+
+def test_report__maps_row_scores_where_rows_lie_and_marks_the_key(folder, tmp_path):
+    block = planted(300)
+    places = np.arange(block.n_rows)
+    kept = {"coords": np.column_stack([places % 40, places // 40]), "time": places}
+    path = tmp_path / "kept.zarr"
+    write_store(path, replace(block, kept=kept), label_names=EVIL)
+    page = page_of(sm.report(folder / "run", tmp_path / "p.html", store=path))
+    maps = [attributes for tag, attributes in page.tags if tag == "image"]
+    assert len(maps) >= 12
+    assert all(attributes["href"].startswith("data:image/png;base64,") for attributes in maps)
+    assert len(page.with_class("ring")) == 2 * len(maps)
+    labels = [a["aria-label"] for t, a in page.tags if t == "svg" and "where they lie" in str(a)]
+    assert len(labels) == len(maps)
+    assert any("<script>" in label for label in labels)
+    lines = page_of(sm.report(folder / "run", tmp_path / "q.html", store=path, coordinates="time"))
+    assert not [tag for tag, _ in lines.tags if tag == "image"]
+    assert lines.with_class("over-time")
+    none = page_of(sm.report(folder / "run", tmp_path / "r.html", store=path, coordinates="none"))
+    assert not none.with_class("maps")
+
+
+def test_report__refuses_columns_that_are_no_coordinates(folder, tmp_path):
+    store = folder / "x.zarr"
+    with pytest.raises(StreammimlError, match=r"and not 'coords': .*x.zarr keeps no columns"):
+        sm.report(folder / "run", tmp_path / "p.html", store=store, coordinates="coords")
 
 
 def test_report__the_command_it_prints_gives_the_same_model(folder, tmp_path):
