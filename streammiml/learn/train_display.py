@@ -11,6 +11,10 @@ from streammiml._base.platform import resident_bytes
 from streammiml.config import format_size
 from streammiml.learn.progress import ChoiceProgress, TrainProgress
 
+TELLING_SHARE = 0.05
+"""Share of the trials from which on the time left is shown: the first steps wait for kernels to
+compile, so that an earlier estimate may be hours too long."""
+
 
 class ChoiceDisplay(ProgressDisplay):
     """Shows trials before a run, and trainings after it that calibrate it."""
@@ -35,7 +39,9 @@ class ChoiceDisplay(ProgressDisplay):
             parts += [progress.setting]
         parts += [f"fold {progress.fold} of {progress.n_folds}"] if progress.n_folds > 1 else []
         parts += [f"ranking loss {self._loss:.4f}"] if self._loss is not None else []
-        parts += [f"{progress.done:.0%} done, {format_duration(progress.seconds_left)} left"]
+        parts += [f"{progress.done:.0%} done"]
+        if progress.done >= TELLING_SHARE:
+            parts += [f"{format_duration(progress.seconds_left)} left"]
         self._draw(", ".join(parts), progress.done)
 
 

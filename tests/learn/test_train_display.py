@@ -169,3 +169,12 @@ def test_show__on_a_terminal_is_one_line_that_goes_away(tmp_path):
     assert text.count("\x1b[2K") >= 3
     assert re.search(r"time: .*kernel \d+%, reading \d+%, validation \d+%", text)
     assert b"Model(" in out
+
+
+def test_choice__shows_no_time_left_before_it_can_be_told(capsys, monkeypatch):
+    monkeypatch.setattr(displays, "SHOW_SECONDS", 0.0)
+    with ChoiceDisplay() as show:
+        show(trial(done=0.01, seconds_left=8000.0))
+        show.end()
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.endswith("1% done")

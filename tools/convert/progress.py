@@ -26,6 +26,12 @@ class ConvertProgress:
     """Bytes that an earlier, interrupted process had done."""
 
 
+_STAGES = {
+    "spill": "reading and sorting",
+    "group": "joining the rows of bags",
+    "store": "writing the store",
+}
+"""What a stage does, for people."""
 Watch = Callable[[ConvertProgress], None]
 """Is called with the progress after every task."""
 
@@ -61,4 +67,7 @@ def line(progress: ConvertProgress) -> str:
     to_do = progress.total_bytes - progress.n_bytes
     seconds_left = to_do * progress.seconds / done if done > 0 else 0.0
     share = progress.n_bytes / max(progress.total_bytes, 1)
-    return f"{progress.stage}: {share:.0%}, {speed(progress)}, {seconds_left:.0f} s left"
+    return (
+        f"{_STAGES.get(progress.stage, progress.stage)}: {share:.0%}, {speed(progress)}, "
+        f"{seconds_left:.0f} s left"
+    )

@@ -453,13 +453,13 @@ def _number(cell: str, name: str, lines: LineBlock, offset: int) -> float:
         shown = "is empty" if not cell else f"is {cell[:40]!r}"
         raise SourceError(
             f"{where(lines.path, offset)}: column {name!r} {shown}, expected a number; "
-            "correct it, or leave the column out with --feature-columns"
+            "correct it, or name the columns to keep with --feature-columns"
         )
     value = float(cell)
     if not abs(value) < FLOAT32_LIMIT:
         raise SourceError(
             f"{where(lines.path, offset)}: column {name!r} is {cell[:40]}; only finite numbers "
-            "within float32 can be stored; correct it, or leave the column out with "
+            "within float32 can be stored; correct it, or name the columns to keep with "
             "--feature-columns"
         )
     return value

@@ -16,13 +16,14 @@ def far(**changes):
 
 def test_line__says_share_speed_and_time_left():
     # 40 MiB in 2 s by this process; 150 MiB are left.
-    assert line(far()) == "store: 25%, 150 bags/s, 21.0 MB/s, 8 s left"
+    assert line(far()) == "writing the store: 25%, 150 bags/s, 21.0 MB/s, 8 s left"
     assert line(far(n_bytes=10 << 20)).endswith("0 s left")
 
 
 def test_line__of_tasks_has_no_megabytes():
     assert (
-        line(far(n_bytes=3, total_bytes=12, bytes_before=0)) == "store: 25%, 150 bags/s, 6 s left"
+        line(far(n_bytes=3, total_bytes=12, bytes_before=0))
+        == "writing the store: 25%, 150 bags/s, 6 s left"
     )
 
 
@@ -33,7 +34,7 @@ def test_show__prints_lines_where_nobody_watches(monkeypatch, capsys):
         show(far())
     out, err = capsys.readouterr()
     assert not out
-    assert re.search(r"streammiml: something\nstore: 25%", err)
+    assert re.search(r"streammiml: something\nwriting the store: 25%", err)
 
 
 def test_convert__from_python_shows_its_progress_if_asked(monkeypatch, capsys, tmp_path):
