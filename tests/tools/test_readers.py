@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from streammiml.errors import StreammimlError
 from streammiml_tools.convert.sources import readers_of
 from streammiml_tools.readers import READERS, SUFFIXES, reader_module, reader_of
+from tests.tools.readers.hdf5_files import write
 
 # Prints the formats whose readers are loaded after the sources are found.
 LOADED = """
@@ -32,7 +34,7 @@ CONTENT = {
     "webdataset": b"",
 }
 
-BUILT_ON = {"webdataset": ["npz"]}
+BUILT_ON = {"webdataset": ["npz"], "hdf5": ["npz"]}
 """Readers whose files contain files of other formats, and the readers of those formats."""
 
 
@@ -49,10 +51,17 @@ def test_suffixes__are_those_of_the_readers():
 @pytest.mark.parametrize("name", CONTENT)
 def test_suffix__that_is_known_loads_one_reader(tmp_path, name):
     suffix = next(suffix for suffix, format_ in SUFFIXES.items() if format_ == name)
-    (tmp_path / f"data{suffix}").write_bytes(CONTENT[name])
+    if name in ("hdf5", "npz"):
+        # Whether the file is one bag is told by its arrays.
+        arrays = {"instances": np.ones((2, 1)), "offsets": np.array([0, 2])}
+        write(tmp_path / "data.h5", arrays)
+        np.savez(tmp_path / "data.npz", **arrays)
+    else:
+        (tmp_path / f"data{suffix}").write_bytes(CONTENT[name])
     words = [sys.executable, "-c", LOADED, str(tmp_path / f"data{suffix}")]
     done = subprocess.run(words, capture_output=True, text=True)
-    assert done.stdout.split() == [name, *BUILT_ON.get(name, []), name], done.stderr
+    reader, *loaded = done.stdout.split() or [done.stderr]
+    assert (reader, sorted(loaded)) == (name, sorted([name, *BUILT_ON.get(name, [])]))
 
 
 @pytest.mark.parametrize(

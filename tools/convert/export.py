@@ -561,7 +561,9 @@ def export_verb(
         print(f"{labels_path}: the labels in their order; give this file to convert as --labels")
     if bags.sparse and path.suffix != ".npz":
         print(f"rows are sparse: give --n-features {bags.n_features} to convert")
-    if bags.kept_columns and {".csv", ".tsv"} & {*path.suffixes}:
-        names = [name for column in bags.kept_columns for name in kept_names(column)]
+    if bags.kept_columns:
+        names = [column.name for column in bags.kept_columns]
+        if {".csv", ".tsv"} & {*path.suffixes}:
+            names = [name for column in bags.kept_columns for name in kept_names(column)]
         options = " ".join(f"--keep {shlex.quote(name)}" for name in names)
-        print(f"kept columns are among the columns: give {options} to convert")
+        print(f"kept columns are in the file too: give {options} to convert")

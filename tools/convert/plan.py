@@ -63,8 +63,8 @@ GROWTH = {
 }
 """By which factor a compressed file is expected to grow when it is decompressed. If it grows more,
 its parts become larger (see ``slot_bytes``). More than 3.75 times the expected size is refused."""
-KEEPING = ("files", "csv", "arrow", "store")
-"""Readers that take ``--keep``."""
+NOT_KEEPING = ("arff", "matlab", "protein", "svmlight")
+"""Readers that do not take ``--keep``: their files have no columns beside rows and labels."""
 ID_COLUMNS = ("csv", "arrow", "jsonl")
 """Readers for which ``--bag-column`` names a column of the source, as it does of the table of
 ``--bag-labels``; the others know the ids of their bags."""
@@ -331,10 +331,9 @@ def new_plan(
             f"{files.paths[0]}: labels are part of {files.reader.name} files; leave out "
             "--label-columns none"
         )
-    if options.kept_names and files.reader.name not in KEEPING:
+    if options.kept_names and files.reader.name in NOT_KEEPING:
         raise SourceError(
-            f"{files.paths[0]}: {files.reader.name} files have no columns to keep; --keep is for "
-            "a file a bag, CSV, Parquet, Arrow, tables and stores"
+            f"{files.paths[0]}: {files.reader.name} files have no columns to keep; leave out --keep"
         )
     scan = files.reader.scan(files.paths, reading_options(options, files.reader))
     if options.bag_labels is not None:

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pyarrow as pa
@@ -125,22 +126,22 @@ def find_sources(names: Sequence[str], options: SourceOptions) -> Sources:
 def _file_a_bag(names: Sequence[str], options: SourceOptions) -> Sources | None:
     """Return the sources if each file is a bag, and None if the files are of another kind.
 
-    Each is a bag if several files come with ``--bag-labels``, or if a folder has the labels of
-    each bag in a file of their own.
+    Each is a bag if files come with ``--bag-labels``, if a folder has the labels of each bag in a
+    file of their own, or if files of arrays have rows and nothing else that a corpus needs.
     """
     asked = options.format == "files"
-    folder = Path(names[0])
-    if not asked and options.bag_labels is None and not (folder / "features").is_dir():
-        return None
+    # The reader is loaded only where files may be bags.
+    may_be_labelled = len(names) == 1 and (Path(names[0]) / "features").is_dir()
+    if not asked and options.bag_labels is None and not may_be_labelled:
+        return _arrays_of_bags(names, options)
     files = reader_module("files")
-    if len(names) == 1 and files.is_labelled_folder(folder):
-        paths = files.files_of(folder, labels=options.bag_labels is None)
+    if len(names) == 1 and files.is_labelled_folder(Path(names[0])):
+        paths = files.files_of(Path(names[0]), labels=options.bag_labels is None)
         if options.where is not None:
             paths = in_partitions(paths, options.where)
-        kept_files = tuple(files.kept_files_of(paths, options))
-        return Sources(files.READER, tuple(paths), (), options.bag_labels, kept_files)
+        return _bags_in(paths, [], options)
     if not asked and options.bag_labels is None:
-        return None
+        return _arrays_of_bags(names, options)
     table = None if options.bag_labels is None else _real(options.bag_labels)
     found = [
         pair for pair in _all_expanded(names, options, of_arrays=False) if _real(pair[0]) != table
@@ -151,14 +152,55 @@ def _file_a_bag(names: Sequence[str], options: SourceOptions) -> Sources | None:
         if asked:
             raise SourceError(f"{names[0]}: no file that can hold one bag")
         return None
-    if not asked and len(found) < 2 and not any(in_folder for _, in_folder in found):
-        return None
-    if not asked and not files.holds_one_bag(paths[0], options):
+    # A single table without ids of bags is more often a corpus whose column of ids has another
+    # name than a bag; arrays are told by their names and shapes.
+    is_single = len(found) == 1 and not found[0][1] and not _holds_arrays(paths[0])
+    if not asked and (is_single or not files.holds_one_bag(paths[0], options)):
         return None
     suffixes = {bare_suffix(path): path for path in paths}
     if len({files.kind_of(path) for path in suffixes.values()}) > 1:
         one, other = list(suffixes.values())[:2]
         raise SourceError(f"{one} and {other} are of different kinds; convert one kind at a time")
+    return _bags_in(paths, left_out, options)
+
+
+def _arrays_of_bags(names: Sequence[str], options: SourceOptions) -> Sources | None:
+    """Return the sources if, without ``--bag-labels``, each file of arrays has the rows of a bag.
+
+    Other files of their folders are left out. Labels must be named or left out explicitly.
+    """
+    if not any(map(_may_have_arrays, names)):
+        return None
+    found = [path for path, _ in _all_expanded(names, options, of_arrays=False)]
+    paths = [path for path in found if _holds_arrays(path)]
+    if not paths or not {*readers_of(paths[0])} <= {"npz", "hdf5"}:
+        return None
+    if not import_module("streammiml_tools.readers.bag_shapes").are_bags(paths, options):
+        return None
+    if not options.no_labels:
+        which = f"{paths[0]} holds" if len(paths) == 1 else f"each of {len(paths):,} files holds"
+        raise SourceError(
+            f"{', '.join(names[:3])}: {which} the rows of one bag, without labels; give their "
+            "table as --bag-labels FILE, or --label-columns none to convert bags without labels"
+        )
+    others = [str(path) for path in found if path not in {*paths}]
+    return _bags_in(paths, others, options)
+
+
+def _may_have_arrays(name: str) -> bool:
+    """Whether a name may be of files of arrays: such a file, a folder, or a glob without suffix."""
+    path = source_path(name)
+    if path.is_dir():
+        return not (path / MANIFEST).is_file()
+    return _holds_arrays(path) or not bare_suffix(path)
+
+
+def _holds_arrays(path: Path) -> bool:
+    return SUFFIXES.get(bare_suffix(path)) in ("npz", "hdf5")
+
+
+def _bags_in(paths: Sequence[Path], left_out: Sequence[str], options: SourceOptions) -> Sources:
+    files = reader_module("files")
     _refuse_repeated(paths)
     kept_files = tuple(files.kept_files_of(paths, options))
     return Sources(files.READER, tuple(paths), tuple(left_out), options.bag_labels, kept_files)

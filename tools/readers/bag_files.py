@@ -6,10 +6,12 @@ folder as torchmil keeps it, ``features/`` has the rows and ``labels/`` the labe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,16 @@ from streammiml.bags.kept_columns import TEXT, Kept, KeptColumn, common_column
 from streammiml.bags.kept_columns import n_bytes as column_bytes
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
-from streammiml_tools.readers.base import BESIDE, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml.blocks.prefetch import ReadAhead
+from streammiml_tools.readers.base import (
+    BESIDE,
+    Limits,
+    Reader,
+    Scan,
+    SourceError,
+    SourceOptions,
+    Span,
+)
 from streammiml_tools.readers.matlab_layout import narrowest
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes
 from streammiml_tools.readers.messages import listed
@@ -33,10 +44,16 @@ from streammiml_tools.readers.one_bag import (
     kind_of,
     rows_of,
 )
-from streammiml_tools.readers.remote_files import refuse_url, source_path
+from streammiml_tools.readers.remote_files import fetched, is_url, source_path
 from streammiml_tools.readers.text import bare_suffix
 
+Result = TypeVar("Result")
+
 FEATURES, LABELS = "features", "labels"
+URL_THREADS = 16
+"""Files under URLs that are read at once: most of the time is spent waiting for answers."""
+MOST_FETCHED = 64 << 20
+"""Upper limit in bytes for a file that is fetched as a whole; larger ones are read by ranges."""
 TEXT_FILES = {".csv", ".tsv", ".tab"}
 
 
@@ -67,8 +84,6 @@ def kept_files_of(paths: Sequence[Path], options: SourceOptions) -> list[Path]:
 def holds_one_bag(path: Path, options: SourceOptions) -> bool:
     """Whether a file has the rows of one bag, and neither ids nor offsets of bags."""
     kind = kind_of(path)
-    if kind is not None and not kind.streams:
-        refuse_url(path, "HDF5")
     return kind is not None and kind.is_one(path, options)
 
 
@@ -93,8 +108,9 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     n_rows: int | None = 0
     sizes = np.empty(len(files), np.int64)
     first = describe(files[0], options)
-    for number, path in enumerate(files):
-        bag = describe(path, options)
+    for number, (path, bag) in enumerate(
+        zip(files, _of_each(files, lambda path: describe(path, options)), strict=True)
+    ):
         _refuse_other_columns(path, bag, first.n_features, first.names)
         dtypes.add(bag.dtype)
         sizes[number] = bag.n_bytes
@@ -130,6 +146,15 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     )
 
 
+def _of_each(paths: Sequence[Path], read: Callable[[Path], Result]) -> Iterator[Result]:
+    """Yield ``read(path)`` for each file in order; files under URLs are read by several threads."""
+    if not is_url(paths[0]):
+        yield from map(read, paths)
+        return
+    with ReadAhead(read, paths, depth=URL_THREADS, threads=URL_THREADS) as ahead:
+        yield from ahead
+
+
 def _span(paths: Sequence[Path], n_bytes: int) -> Span:
     return Span(BESIDE.join(map(str, paths)), 0, len(paths), n_bytes, len(paths))
 
@@ -137,8 +162,10 @@ def _span(paths: Sequence[Path], n_bytes: int) -> Span:
 def _kept_found(files: Sequence[Path], options: SourceOptions) -> tuple[KeptColumn, ...]:
     """Types that hold the kept columns of all files."""
     found = {column.name: column for column in kept_types_of(files[0], options)}
-    for path in files[1:]:
-        of_file = {column.name: column for column in kept_types_of(path, options)}
+    for path, columns in zip(
+        files, _of_each(files, lambda path: kept_types_of(path, options)), strict=True
+    ):
+        of_file = {column.name: column for column in columns}
         if of_file.keys() != found.keys():
             name = min(of_file.keys() ^ found.keys())
             other = files[0] if name in of_file else path
@@ -198,21 +225,40 @@ def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     kept: list[Kept] = []
     has_labels = scan.n_labels is not None and not options.no_labels
     first = n_bytes = 0
-    for number, path in enumerate(paths, 1):
-        bag = describe(path, options)
-        _refuse_other_columns(path, bag, scan.n_features, scan.feature_names)
-        rows = rows_of(path, options)
+    read_one = partial(_read_bag, scan=scan, options=options, has_labels=has_labels)
+    for number, bag in enumerate(_of_each(paths, read_one), 1):
         if scan.kept:
-            kept.append(kept_of(path, options, scan.kept, len(rows)))
-            n_bytes += sum(map(column_bytes, kept[-1].values()))
-        bags.append(rows)
-        labels.append(_labels_beside(path, options) if has_labels else np.empty(0, np.int32))
-        n_bytes += rows.nbytes
+            kept.append(bag.kept)
+            n_bytes += sum(map(column_bytes, bag.kept.values()))
+        bags.append(bag.rows)
+        labels.append(bag.labels)
+        n_bytes += bag.rows.nbytes
         # A span is one block, unless its text has become more: joining blocks copies them again.
         if n_bytes >= 2 * options.span_bytes or number == len(paths):
             block = _block(bags, labels, [bag_id(file) for file in paths[first:number]])
             yield replace(block, kept=_joined(kept))
             bags, labels, kept, first, n_bytes = [], [], [], number, 0
+
+
+class _ReadBag(NamedTuple):
+    rows: NDArray[np.generic]
+    kept: Kept
+    labels: NDArray[np.int32]
+
+
+def _read_bag(path: Path, scan: Scan, options: SourceOptions, *, has_labels: bool) -> _ReadBag:
+    file = fetched(path, _most_fetched(options.limits))
+    bag = describe(file, options)
+    _refuse_other_columns(path, bag, scan.n_features, scan.feature_names)
+    rows = rows_of(file, options)
+    kept = kept_of(file, options, scan.kept, len(rows)) if scan.kept else {}
+    labels = _labels_beside(path, options) if has_labels else np.empty(0, np.int32)
+    return _ReadBag(rows, kept, labels)
+
+
+def _most_fetched(limits: Limits) -> int:
+    """Size of the largest file that may be held, as several are read at once."""
+    return min(MOST_FETCHED, limits.share // (8 * URL_THREADS))
 
 
 def _joined(kept: Sequence[Kept]) -> Kept:

@@ -18,6 +18,7 @@ import numpy as np
 from streammiml_tools.readers.base import Limits, SourceError
 from streammiml_tools.readers.memory_checks import check_fits
 from streammiml_tools.readers.messages import reason_of
+from streammiml_tools.readers.remote_files import is_url, random_access, source_path
 from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO
 
 
@@ -25,8 +26,12 @@ from streammiml_tools.readers.text import BOMB_LINE, BOMB_RATIO
 def open_hdf5(path: str | Path) -> Iterator[Any]:
     """Open a file for reading; any exception of h5py becomes a SourceError."""
     try:
-        with h5py.File(path, "r", locking=False) as file:
-            yield file
+        if is_url(path):
+            with random_access(source_path(path)) as content, h5py.File(content, "r") as file:
+                yield file
+        else:
+            with h5py.File(path, "r", locking=False) as file:
+                yield file
     except SourceError:
         raise
     except Exception as error:  # Flipped bits gave eight kinds of exceptions, such as TypeError.
@@ -68,7 +73,7 @@ def checked(path: str | Path, dataset: Any) -> Any:
             f"{path}: {name} declares {declared:,} bytes but has {stored:,} in the file: it was "
             "never filled, or it is a bomb; if neither, h5repack -f NONE writes it uncompressed"
         )
-    if stored > Path(path).stat().st_size:
+    if stored > source_path(path).stat().st_size:
         raise SourceError(f"{path}: {name} claims {stored:,} bytes, more than the file has")
     return dataset
 
@@ -94,7 +99,7 @@ def read_texts(path: str | Path, dataset: Any, start: int, stop: int) -> list[st
     Many elements can refer to one long text of the file. So only a few elements are read at a
     time, and the dataset is refused once it has more characters than the file has bytes.
     """
-    status = Path(path).stat()
+    status = source_path(path).stat()
     step = max(1, BOMB_LINE // _longest_text(str(path), status.st_size, status.st_mtime_ns))
     limit = max(BOMB_LINE, status.st_size)
     out: list[str] = []

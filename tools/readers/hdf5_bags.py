@@ -2,14 +2,15 @@
 
 Flat: ``instances`` and ``offsets`` (or CSR ``data``, ``indices``, ``indptr``), ``label_indptr`` and
 ``label_indices`` or a matrix of marks, all in the root or all in one group. Groups: ``instances``
-and ``labels`` in each group; the name of the group is the id of the bag.
+and ``labels`` in each group; the name of the group is the id of the bag. Columns to keep are
+further datasets, in the root or in each group.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import TEXT, KeptColumn, as_texts, common_column
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml_tools.readers.base import Limits, Scan, SourceError, SourceOptions, Span
-from streammiml_tools.readers.hdf5_access import check_chunks, child, open_hdf5, read_texts
+from streammiml_tools.readers.hdf5_access import (
+    check_chunks,
+    child,
+    is_text,
+    open_hdf5,
+    read_texts,
+)
+from streammiml_tools.readers.kept_cells import check_names, kept_column, storable_values
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
 from streammiml_tools.readers.matlab_layout import narrowest
 from streammiml_tools.readers.memory_checks import HeldBytes, check_bag
@@ -85,8 +94,9 @@ def _item_at(path: Path, file: Any, name: str) -> Any:
     return item
 
 
-def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
+def _arrays(paths: Sequence[Path], options: SourceOptions) -> dict[str, StoredArray]:
     """Datasets of a file by path (``group/name``), or by name if all are in one group."""
+    del options  # Only the headers of datasets are read here.
     if len(paths) > 1:
         raise SourceError(f"{paths[1]}: arrays come from one HDF5 file; convert {paths[0]} alone")
     arrays: dict[str, StoredArray] = {}
@@ -128,6 +138,8 @@ class _BagGroups(NamedTuple):
     bags: tuple[_BagGroup, ...]
     labels: frozenset[str | int]
     row_labels: str | None
+    kept: tuple[KeptColumn, ...]
+    """Types that hold the columns to keep of all bags."""
 
 
 def _is_groups(path: Path) -> bool:
@@ -173,6 +185,8 @@ def _read_groups_of(path: str, size: int, changed: int, options: SourceOptions) 
     bags: list[_BagGroup] = []
     label_set: set[str | int] = set()
     per_row: set[str | None] = set()
+    kept: dict[str, KeptColumn] = {}
+    check_names(path, options.kept_names)
     held = HeldBytes(path, "names and shapes of bags", options.limits)
     with open_hdf5(path) as file:
         for name in _in_order(list(file)):
@@ -202,10 +216,46 @@ def _read_groups_of(path: str, size: int, changed: int, options: SourceOptions) 
             if labels_name is not None:
                 label_set.update(_labels_in(path, group, labels_name))
             per_row.add(_first_present(group, row_labels))
+            for name_kept in options.kept_names:
+                column = _kept_column(path, group, name_kept, dataset.shape[0], options.limits)
+                common = common_column(kept.get(name_kept, column), column)
+                if common is None:
+                    raise SourceError(
+                        f"{path}: bag {name!r} has {column} (--keep), but others have "
+                        f"{kept[name_kept]}"
+                    )
+                kept[name_kept] = common
             bags.append(_BagGroup(name, rows_name, labels_name, dataset.shape, dataset.dtype.name))
     if len(per_row) > 1:
         raise SourceError(f"{path}: some bags have row labels and some have none")
-    return _BagGroups(tuple(bags), frozenset(label_set), per_row.pop())
+    columns = tuple(sorted(kept.values()))
+    return _BagGroups(tuple(bags), frozenset(label_set), per_row.pop(), columns)
+
+
+def _kept_column(path: str, group: Any, name: str, n_rows: int, limits: Limits) -> KeptColumn:
+    """Type of a dataset to keep, which needs a value for each row."""
+    where = f"{path}: {group.name.strip('/')}/{name}"
+    if name not in group or not isinstance(child(path, group, name), h5py.Dataset):
+        raise SourceError(f"{where} (--keep) is no dataset; each bag needs one")
+    dataset = child(path, group, name)
+    if (dataset.shape or ())[:1] != (n_rows,):
+        raise SourceError(
+            f"{where} (--keep) has shape {dataset.shape}, expected values for each of {n_rows} rows"
+        )
+    check_chunks(path, dataset, limits)
+    check_bag(where, dataset.nbytes, limits)
+    if is_text(dataset):
+        if len(dataset.shape) != 1:
+            raise SourceError(f"{where} is text of shape {dataset.shape}, expected (rows,)")
+        return KeptColumn(name, TEXT)
+    return kept_column(where, name, dataset.shape, dataset.dtype)
+
+
+def _kept_values(path: Path, group: Any, name: str) -> NDArray[Any]:
+    dataset = child(path, group, name)
+    if is_text(dataset):
+        return as_texts(read_texts(path, dataset, 0, len(dataset)))
+    return storable_values(np.asarray(dataset[()]), f"{path}: {group.name.strip('/')}/{name}")
 
 
 def _labels_in(path: str | Path, group: Any, name: str) -> list[str | int]:
@@ -247,6 +297,7 @@ def _scan_groups(path: Path, options: SourceOptions) -> Scan:
         n_labels=labelling.n_labels,
         row_labels=members.row_labels is not None,
         bag_ids=True,
+        kept=members.kept,
         n_bags=len(bags),
         n_rows=int(sizes.sum()),
         notes=tuple(notes),
@@ -269,6 +320,7 @@ def _group_block(
     path: Path, file: Any, bags: Sequence[_BagGroup], members: _BagGroups, labelling: Labelling
 ) -> BagBlock:
     rows, labels, row_labels = [], [], []
+    kept: dict[str, list[NDArray[Any]]] = {column.name: [] for column in members.kept}
     for bag in bags:
         group = child(path, file, bag.name)
         rows.append(child(path, group, bag.rows)[()])
@@ -277,15 +329,18 @@ def _group_block(
         labels.append(labelling.indices(bag_labels, where))
         if members.row_labels is not None:
             row_labels.append(_row_labels(path, group, members.row_labels, bag, where))
+        for name, values in kept.items():
+            values.append(_kept_values(path, group, name))
         if not np.isfinite(rows[-1]).all():
             at = int((~np.isfinite(rows[-1])).any(axis=1).argmax())
             raise SourceError(f"{where}, row {at}: only finite numbers can be stored")
-    return BagBlock.from_bags(
+    block = BagBlock.from_bags(
         rows,
         labels,
         row_labels=row_labels if members.row_labels is not None else None,
         bag_ids=[bag.name for bag in bags],
     )
+    return replace(block, kept={name: np.concatenate(values) for name, values in kept.items()})
 
 
 def _row_labels(path: Path, group: Any, name: str, bag: _BagGroup, where: str) -> list[int]:

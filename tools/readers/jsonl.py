@@ -1,7 +1,8 @@
 """JSON lines: one object for each bag, parsed by orjson.
 
 ``{"id": …, "instances": [[…], …], "labels": […], "instance_labels": […]}``; a sparse row is
-``{"indices": […], "values": […]}``. NaN, a key that occurs twice, ``true`` instead of a number, and
+``{"indices": […], "values": […]}``. Columns to keep are fields with a value for each row, or fields
+of an object ``kept``. NaN, a key that occurs twice, ``true`` instead of a number, and
 an incomplete last line are refused.
 """
 
@@ -23,10 +24,13 @@ import orjson
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import KeptColumn
 from streammiml.bags.layout import MAX_FEATURES
 from streammiml.bags.offsets import from_sizes
 from streammiml.config import format_size
 from streammiml_tools.readers.base import Limits, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.json_kept import KEPT, JsonTypes, KeptValueError, kept_values
+from streammiml_tools.readers.kept_cells import check_names
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes, check_fits
 from streammiml_tools.readers.messages import listed
@@ -67,7 +71,8 @@ class JsonFields:
     """Number of features of dense rows; 0 for sparse rows."""
     bag: str | None
     row_labels: str | None
-
+    kept: tuple[str, ...] = ()
+    """Columns to keep."""
     quoted: tuple[bytes, ...] = ()
     """Names of all fields in quotes, as in a line."""
 
@@ -86,7 +91,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Find fields by the first records; label names and sparse features may need a full pass."""
     fields = fields_of(paths[0], options)
     n_features = options.n_features or fields.n_features
-    labels, top = _pass(paths, fields, options)
+    check_names(paths[0], fields.kept)
+    labels, top, kept = _pass(paths, fields, options)
     if fields.sparse and options.n_features is None:
         n_features = top + 1
     labelling = Labelling(options.labels) if labels is None else labelling_of(labels, options)
@@ -99,7 +105,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         n_labels=None if labelling.names is None else len(labelling.names),
         row_labels=fields.row_labels is not None,
         bag_ids=fields.bag is not None,
-        notes=_notes(fields),
+        kept=kept,
+        notes=(*_notes(fields), *([f"kept: {listed([*map(str, kept)])}"] if kept else [])),
     )
 
 
@@ -154,7 +161,10 @@ def _fields(path: Path, _changed: int, options: SourceOptions) -> JsonFields:
     first = first_rows[instances]
     sparse = isinstance(first, dict)
     bag = _field(path, keys, options.bag_column, IDS, "--bag-column")
-    used = (instances, labels, bag, row_labels)
+    for name in {*options.kept_names} & {instances, labels, bag, row_labels}:
+        raise SourceError(f"{path}: field {name!r} has another role, and is not kept too (--keep)")
+    used = (instances, labels, bag, row_labels, *options.kept_names)
+    used += (KEPT,) if options.kept_names else ()
     return JsonFields(
         instances=instances,
         labels=labels,
@@ -162,6 +172,7 @@ def _fields(path: Path, _changed: int, options: SourceOptions) -> JsonFields:
         n_features=0 if sparse or not isinstance(first, list) else len(first),
         bag=bag,
         row_labels=row_labels,
+        kept=options.kept_names,
         quoted=tuple(b'"%s"' % name.encode() for name in used if name is not None),
     )
 
@@ -206,7 +217,7 @@ def _at(path: str | Path, offset: int, step: Any, *args: Any) -> Any:
     """Call ``step``, and add file and line number to its errors."""
     try:
         return step(*args)
-    except BadLine as wrong:
+    except (BadLine, KeptValueError) as wrong:
         raise SourceError(f"{where(path, offset)}: {wrong}") from None
     except SourceError as error:
         # Errors of Labelling begin with an empty ``where``.
@@ -302,31 +313,37 @@ def _check_strictly(line: bytes, fields: JsonFields) -> None:
 
 def _pass(
     paths: Sequence[Path], fields: JsonFields, options: SourceOptions
-) -> tuple[set[str | int] | None, int]:
-    """Labels of all records (None if they need not be known), and the highest sparse feature."""
+) -> tuple[set[str | int] | None, int, tuple[KeptColumn, ...]]:
+    """Labels of all records (None if they need not be known), highest sparse feature, kept columns.
+
+    Every record is parsed only if there are sparse features to count, or columns to keep.
+    """
     label_field = fields.labels
     if label_field is not None and (
         options.labels is not None or not _by_name(paths[0], label_field, options)
     ):
         label_field = None
-    if fields.sparse and options.n_features is None:
+    if fields.kept or (fields.sparse and options.n_features is None):
         return _full_pass(paths, fields, label_field, options)
-    return (None if label_field is None else _label_pass(paths, label_field, options)), -1
+    return (None if label_field is None else _label_pass(paths, label_field, options)), -1, ()
 
 
 def _full_pass(
     paths: Sequence[Path], fields: JsonFields, name: str | None, options: SourceOptions
-) -> tuple[set[str | int] | None, int]:
-    """Labels in the field ``name`` (None without a name), and the highest sparse feature."""
+) -> tuple[set[str | int] | None, int, tuple[KeptColumn, ...]]:
+    """Labels in the field ``name`` (None without a name), highest sparse feature, kept columns."""
     labels: set[str | int] = set()
+    kept = JsonTypes(fields.kept)
     top = -1
     for path in paths:
         for offset, line in _all_lines([path], options):
             record = _at(path, offset, _parsed, line, options.limits)
-            top = max(top, _at(path, offset, _top_feature, record, fields))
+            if fields.sparse:
+                top = max(top, _at(path, offset, _top_feature, record, fields))
             if name is not None:
                 labels.update(_at(path, offset, _label_list, record.get(name), name))
-    return (None if name is None else labels), top
+            _at(path, offset, kept.add, record)
+    return (None if name is None else labels), top, kept.columns()
 
 
 def _label_pass(paths: Sequence[Path], name: str, options: SourceOptions) -> set[str | int]:
@@ -457,6 +474,9 @@ class GatheredBags(ABC):
         self.ids: list[str] = []
         self._labels: list[list[int]] = []
         self._row_labels: list[int] = []
+        self._kept: dict[str, list[NDArray[Any]]] = {
+            column.name: [column.empty()] for column in rules.scan.kept
+        }
 
     def add(self, line: bytes) -> None:
         """Check and add the record of a line; raises BadLine or SourceError."""
@@ -481,6 +501,8 @@ class GatheredBags(ABC):
         self._labels.append(self.rules.labelling.indices(labels, ""))
         if fields.bag is not None:
             self.ids.append(_id(record.get(fields.bag), fields.bag))
+        for column in self.rules.scan.kept:
+            self._kept[column.name].append(kept_values(record, column, n_rows))
         self.sizes.append(n_rows)
 
     @abstractmethod
@@ -553,6 +575,7 @@ class GatheredBags(ABC):
             if self.rules.fields.row_labels
             else None,
             bag_ids=self.ids if self.rules.fields.bag is not None else None,
+            kept={name: np.concatenate(values) for name, values in self._kept.items()},
         )
 
 

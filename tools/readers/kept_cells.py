@@ -1,7 +1,7 @@
-"""Kept columns in lines of text: their types, and their values.
+"""Kept columns: values of arrays as a store keeps them, and types and values in lines of text.
 
-A column holds int64 if every cell is a whole number, float64 if every cell is a number or empty
-(NaN), and text otherwise. Numbers with leading zeros are texts: they are codes.
+In lines of text, a column holds int64 if every cell is a whole number, float64 if every cell is a
+number or empty (NaN), and text otherwise. Numbers with leading zeros are texts: they are codes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streammiml.bags.kept_columns import TEXT, Kept, KeptColumn, as_texts, name_problem
+from streammiml.bags.kept_columns import (
+    TEXT,
+    Kept,
+    KeptColumn,
+    as_texts,
+    columns_of,
+    name_problem,
+    storable,
+)
+from streammiml.errors import StoreError
 from streammiml_tools.readers.base import SourceError
 
 WHOLE = r"^-?(0|[1-9][0-9]{0,17})$"
@@ -33,6 +42,25 @@ def check_names(path: Path | str, names: Iterable[str]) -> None:
         first = first_of.setdefault(name.casefold(), name)
         if first != name:
             raise SourceError(f"{path}: {first!r} and {name!r} cannot both be kept; rename one")
+
+
+def kept_column(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> KeptColumn:
+    """Type of a column by the header of its array; one leading axis of length 1 is allowed."""
+    inner = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    sample = storable_values(np.empty((0, *inner[1:]), dtype), where)
+    return columns_of({name: sample})[0]
+
+
+def storable_values(values: NDArray[Any], where: str) -> NDArray[Any]:
+    """Values as a store keeps them; bytes are texts in UTF-8."""
+    try:
+        if values.dtype.kind == "S":
+            values = np.char.decode(values, "utf-8")
+        return storable(values, where)
+    except UnicodeDecodeError:
+        raise SourceError(f"{where} holds bytes that are not UTF-8 text") from None
+    except StoreError as error:
+        raise SourceError(str(error)) from None
 
 
 def type_of_cells(cells: pa.ChunkedArray) -> str:

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import KeptColumn
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.offsets import cuts_by_bytes, from_sizes
 from streammiml.config import format_size
@@ -44,6 +45,7 @@ from streammiml_tools.readers.base import (
     SourceOptions,
     Span,
 )
+from streammiml_tools.readers.kept_cells import check_names, kept_column, storable_values
 from streammiml_tools.readers.labelling import label_numbers_of, labels_of_marks, numbered_names
 from streammiml_tools.readers.memory_checks import check_fits, check_ratio
 from streammiml_tools.readers.messages import reason_of
@@ -91,6 +93,8 @@ NAMES = {
 LABEL_ROLES = ("label_offsets", "label_indices", "marks", "row_labels", "n_labels", "label_names")
 HELD = {"bag_offsets": 8, "label_offsets": 8, "row_offsets": 8}
 """Arrays that are held in memory while bags are read, with the bytes of an element in memory."""
+KEPT = "kept:"
+"""How the roles of columns to keep begin; their names follow."""
 OFFSET_BYTES = 96
 """Memory for an offset, as measured: the offset, sizes, sums and Python integers."""
 BESIDE_BYTES = {"marks": 32, "label_indices": 32, "row_labels": 32, "bag_ids": 100}
@@ -175,7 +179,7 @@ class StoredArray:
                 pass
 
 
-ArraysIn = Callable[[Sequence[Path]], dict[str, StoredArray]]
+ArraysIn = Callable[[Sequence[Path], SourceOptions], dict[str, StoredArray]]
 """Function that finds the arrays of a source, by name."""
 
 
@@ -402,7 +406,7 @@ def _begin_of(path: Path | HeldFile, info: zipfile.ZipInfo, name: str) -> int:
     return int(begin)
 
 
-def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
+def _arrays(paths: Sequence[Path], options: SourceOptions) -> dict[str, StoredArray]:
     """Arrays, by name, of one npz file, of a folder of npy files, or of npy files."""
     files = [
         file for path in paths for file in (sorted(path.glob("*.npy")) if path.is_dir() else [path])
@@ -411,6 +415,7 @@ def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
         with _zip(files[0]) as archive:
             infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             known = {name for names in NAMES.values() for name in names}
+            known |= {name for kept in options.kept_names for name in kept_called(kept)}
             members = [info for info in infos if info.filename[:-4] in known]
             return {info.filename[:-4]: _member(files[0], info) for info in members}
     other_files = [file for file in files if file.suffix != ".npy"]
@@ -426,6 +431,11 @@ def _arrays(paths: Sequence[Path]) -> dict[str, StoredArray]:
     return {file.stem: npy_array(file) for file in files}
 
 
+def kept_called(name: str) -> tuple[str, str]:
+    """Names of the array of a column to keep: its own, or the one that ``export`` gives it."""
+    return name, KeptColumn(name, "").array
+
+
 def members_of(path: Path | HeldFile) -> dict[str, StoredArray]:
     """All arrays of an npz file by name."""
     with _zip(path) as archive:
@@ -437,7 +447,7 @@ def _roles(
     paths: Sequence[Path], options: SourceOptions, arrays_in: ArraysIn
 ) -> dict[str, StoredArray]:
     """Array of each role; names given by options come first."""
-    arrays = arrays_in(paths)
+    arrays = arrays_in(paths, options)
     names, marks = dict(NAMES), options.label_columns
     if options.no_labels:
         marks = None
@@ -460,6 +470,21 @@ def _roles(
             roles[role] = arrays[name]
     if "rows" not in roles and len(arrays) == 1 and "marks" not in roles:
         roles["rows"] = next(iter(arrays.values()))
+    return roles | _kept_roles(paths[0], options.kept_names, arrays)
+
+
+def _kept_roles(
+    path: Path, names: Sequence[str], arrays: dict[str, StoredArray]
+) -> dict[str, StoredArray]:
+    """Array of each column to keep, by the role ``kept:`` with its name."""
+    check_names(path, names)
+    roles: dict[str, StoredArray] = {}
+    for name in names:
+        called = next((called for called in kept_called(name) if called in arrays), None)
+        if called is None:
+            known = ", ".join(arrays) or "none"
+            raise SourceError(f"{path} has no array {name!r} (--keep); arrays: {known}")
+        roles[KEPT + name] = arrays[called]
     return roles
 
 
@@ -711,6 +736,12 @@ class ArrayCorpus:
             )
         if n_found != self.n_bags:
             raise SourceError(f"{self.where}: {self.n_bags:,} bags, but labels for {n_found:,}")
+        for role, array in roles.items():
+            if role.startswith(KEPT) and array.shape[:1] != (self.n_rows,):
+                raise SourceError(
+                    f"{array.name} has shape {array.shape}, expected values for each of "
+                    f"{self.n_rows:,} rows"
+                )
         for role, count, what in (
             ("row_labels", self.n_rows, "rows"),
             ("bag_ids", self.n_bags, "bags"),
@@ -751,7 +782,20 @@ class ArrayCorpus:
     def is_stream(self) -> bool:
         """Whether an array that grows with the corpus can only be read from its beginning."""
         big = {"rows", "values", "columns", "label_indices", "marks", "row_labels", "bag_ids"}
-        return any(self.roles[role].is_stream for role in big & self.roles.keys())
+        return any(
+            array.is_stream
+            for role, array in self.roles.items()
+            if role in big or role.startswith(KEPT)
+        )
+
+    @cached_property
+    def kept(self) -> dict[str, KeptColumn]:
+        """Type of each column to keep, by its role."""
+        return {
+            role: kept_column(array.name, role.removeprefix(KEPT), array.shape, array.dtype)
+            for role, array in self.roles.items()
+            if role.startswith(KEPT)
+        }
 
     @cached_property
     def bag_bytes(self) -> I64:
@@ -769,6 +813,8 @@ class ArrayCorpus:
             n_bytes += roles["marks"].width * roles["marks"].dtype.itemsize
         if "bag_ids" in roles:
             n_bytes += roles["bag_ids"].dtype.itemsize
+        for role in self.kept:
+            n_bytes += np.diff(self.bag_offsets) * roles[role].width * roles[role].dtype.itemsize
         return n_bytes
 
     def _take(self, role: str, start: int, stop: int) -> NDArray[Any]:
@@ -777,6 +823,8 @@ class ArrayCorpus:
         count = (stop - start) * array.width
         declared = count * array.dtype.itemsize
         beside = BESIDE_BYTES.get(role)
+        if array.dtype.kind in "US" and beside is None:
+            beside = TEXT_BYTES
         need = declared * array.copies if beside is None else 2 * declared + count * beside
         check_fits(
             f"{array.name}, elements {start:,} to {stop:,}",
@@ -799,8 +847,12 @@ class ArrayCorpus:
             ids = [_as_text(value, array) for value in self._take("bag_ids", start, stop).tolist()]
         if row_labels is not None and label_numbers is not None:
             row_labels = np.where(row_labels >= 0, label_numbers[row_labels], row_labels)
+        kept = {
+            column.name: storable_values(self._take(role, first, last), self.roles[role].name)
+            for role, column in self.kept.items()
+        }
         rows = self._rows(start, stop, first, last)
-        return BagBlock(offsets - first, rows, label_offsets, labels, row_labels, ids)
+        return BagBlock(offsets - first, rows, label_offsets, labels, row_labels, ids, kept)
 
     def _rows(self, start: int, stop: int, first: int, last: int) -> NDArray[Any] | SparseRows:
         if self.row_offsets is not None:
@@ -914,6 +966,7 @@ def scan_arrays(
         feature_names=feature_names,
         row_labels="row_labels" in corpus.roles,
         bag_ids="bag_ids" in corpus.roles,
+        kept=tuple(sorted(corpus.kept.values())),
         n_bags=corpus.n_bags,
         n_rows=corpus.n_rows,
         holds_bytes=held if held > 64 << 20 else 0,

@@ -20,19 +20,22 @@ from streammiml.bags.kept_columns import (
     Kept,
     KeptColumn,
     as_texts,
-    columns_of,
-    storable,
 )
 from streammiml.bags.kept_columns import n_bytes as column_bytes
-from streammiml.errors import StoreError
 from streammiml_tools.readers import arrow, column_roles, csv_cells, npz
 from streammiml_tools.readers.arrow_tables import open_partition
-from streammiml_tools.readers.base import ExtraModule, SourceError, SourceOptions
-from streammiml_tools.readers.kept_cells import CellTypes, check_names
+from streammiml_tools.readers.bag_shapes import (
+    HDF5,
+    HDF5_FILES,
+    NUMPY_FILES,
+    has_no_offsets,
+    inner_shape,
+)
+from streammiml_tools.readers.base import SourceError, SourceOptions
+from streammiml_tools.readers.kept_cells import CellTypes, check_names, kept_column, storable_values
 from streammiml_tools.readers.memory_checks import check_bag
 from streammiml_tools.readers.messages import listed
 from streammiml_tools.readers.numpy_bag import all_rows, array_of_rows, checked_shape, one_array
-from streammiml_tools.readers.remote_files import refuse_url
 from streammiml_tools.readers.text import (
     LineBlock,
     bare_suffix,
@@ -41,8 +44,6 @@ from streammiml_tools.readers.text import (
     maybe_cut,
     twice,
 )
-
-HDF5 = ExtraModule("streammiml_tools.readers.hdf5_access", extra="hdf5", packages=("h5py",))
 
 
 class BagFile(NamedTuple):
@@ -70,8 +71,6 @@ class OneBag(NamedTuple):
     """Types of the columns to keep, by the headers; in text by a pass over their cells."""
     kept: Callable[[Path, SourceOptions, Sequence[KeptColumn]], Kept]
     """Values of the columns to keep."""
-    streams: bool = True
-    """Whether files under URLs are read."""
 
 
 def kind_of(path: Path) -> OneBag | None:
@@ -82,8 +81,6 @@ def kind_of(path: Path) -> OneBag | None:
 def describe(path: Path, options: SourceOptions) -> BagFile:
     """Read the header of a file; a bag that does not fit into memory is refused."""
     kind = kind_of(path)
-    if kind is not None and not kind.streams:
-        refuse_url(path, "HDF5")
     if kind is None:
         raise SourceError(f"{path} cannot hold one bag; a file a bag is one of {listed(KINDS)}")
     bag = kind.describe(path, options)
@@ -124,36 +121,7 @@ def _no_such(path: Path | str, name: str, names: Iterable[str]) -> SourceError:
     )
 
 
-def _kept_column(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> KeptColumn:
-    """Type of a column by the header of its array; one leading axis of length 1 is allowed."""
-    sample = storable_values(np.empty((0, *_inner(shape)[1:]), dtype), where)
-    return columns_of({name: sample})[0]
-
-
-def _inner(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-
-
-def storable_values(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """Values as a store keeps them; bytes are texts in UTF-8."""
-    try:
-        if values.dtype.kind == "S":
-            values = np.char.decode(values, "utf-8")
-        return storable(values, where)
-    except UnicodeDecodeError:
-        raise SourceError(f"{where} holds bytes that are not UTF-8 text") from None
-    except StoreError as error:
-        raise SourceError(str(error)) from None
-
-
 # NumPy.
-
-
-def _numpy_is_one(path: Path, _: SourceOptions) -> bool:
-    if bare_suffix(path) == ".npy":
-        known = {name for names in npz.NAMES.values() for name in names}
-        return path.stem not in known and len(npz.npy_array(path).shape) == 2
-    return not npz.members_of(path).keys() & {*npz.NAMES["bag_offsets"]}
 
 
 def _describe_numpy(path: Path, options: SourceOptions) -> BagFile:
@@ -192,7 +160,7 @@ def _numpy_kept_types(path: Path, options: SourceOptions) -> tuple[KeptColumn, .
     columns = []
     for name in options.kept_names:
         array = _kept_stored(path, name)
-        columns.append(_kept_column(array.name, name, array.shape, array.dtype))
+        columns.append(kept_column(array.name, name, array.shape, array.dtype))
     return tuple(sorted(columns))
 
 
@@ -202,7 +170,7 @@ def _numpy_kept(path: Path, options: SourceOptions, columns: Sequence[KeptColumn
         array = _kept_stored(path, column.name)
         check_bag(array.name, array.nbytes, options.limits)
         array.check(options.limits)
-        values = array.open().all().reshape(_inner(array.shape))
+        values = array.open().all().reshape(inner_shape(array.shape))
         kept[column.name] = storable_values(values, array.name)
     return kept
 
@@ -219,13 +187,6 @@ def _dataset(path: Path, options: SourceOptions) -> Iterator[tuple[str, Any]]:
         dataset = access.child(path, file, name)
         access.check_chunks(path, dataset, options.limits)
         yield f"{path}:{name}", dataset
-
-
-def _hdf5_is_one(path: Path, _: SourceOptions) -> bool:
-    access = HDF5.loaded(str(path))
-    with access.open_hdf5(path) as file:
-        names = {name for name in file if hasattr(access.child(path, file, name), "shape")}
-    return bool(names) and not names & {*npz.NAMES["bag_offsets"]}
 
 
 def _describe_hdf5(path: Path, options: SourceOptions) -> BagFile:
@@ -251,7 +212,7 @@ def _hdf5_kept_types(path: Path, options: SourceOptions) -> tuple[KeptColumn, ..
                 columns.append(KeptColumn(name, TEXT))
             else:
                 columns.append(
-                    _kept_column(f"{path}:{name}", name, dataset.shape or (), dataset.dtype)
+                    kept_column(f"{path}:{name}", name, dataset.shape or (), dataset.dtype)
                 )
     return tuple(sorted(columns))
 
@@ -277,7 +238,7 @@ def _hdf5_kept(path: Path, options: SourceOptions, columns: Sequence[KeptColumn]
                 kept[column.name] = as_texts(access.read_texts(path, dataset, 0, len(dataset)))
                 continue
             check_bag(where, dataset.nbytes, options.limits)
-            values = np.asarray(dataset[()]).reshape(_inner(dataset.shape))
+            values = np.asarray(dataset[()]).reshape(inner_shape(dataset.shape))
             kept[column.name] = storable_values(values, where)
     return kept
 
@@ -438,15 +399,13 @@ def _arrow_kept(path: Path, options: SourceOptions, columns: Sequence[KeptColumn
     return arrow.all_kept(open_partition(path), columns, options)
 
 
-_NUMPY = OneBag(_numpy_is_one, _describe_numpy, _numpy_rows, _numpy_kept_types, _numpy_kept)
-_HDF5 = OneBag(
-    _hdf5_is_one, _describe_hdf5, _hdf5_rows, _hdf5_kept_types, _hdf5_kept, streams=False
-)
+_NUMPY = OneBag(has_no_offsets, _describe_numpy, _numpy_rows, _numpy_kept_types, _numpy_kept)
+_HDF5 = OneBag(has_no_offsets, _describe_hdf5, _hdf5_rows, _hdf5_kept_types, _hdf5_kept)
 _TEXT = OneBag(_text_is_one, _describe_text, _text_rows, _text_kept_types, _text_kept)
 _ARROW = OneBag(_arrow_is_one, _describe_arrow, _arrow_rows, _arrow_kept_types, _arrow_kept)
 KINDS = {
-    **dict.fromkeys((".npy", ".npz"), _NUMPY),
-    **dict.fromkeys((".h5", ".hdf5", ".hdf"), _HDF5),
+    **dict.fromkeys(NUMPY_FILES, _NUMPY),
+    **dict.fromkeys(HDF5_FILES, _HDF5),
     **dict.fromkeys((".csv", ".tsv", ".tab"), _TEXT),
     **dict.fromkeys((".parquet", ".pq", ".arrow", ".feather", ".ipc", ".arrows"), _ARROW),
 }

@@ -28,6 +28,8 @@ from streammiml_tools.readers.base import SourceError
 LEAST_WINDOW, MOST_WINDOW = 64 << 10, 8 << 20
 """Bytes that one request fetches: few after a seek, and twice as many with each request that goes
 on where the last one ended."""
+CACHE_BLOCK, CACHE_BLOCKS = 256 << 10, 32
+"""Size of a block of a file that is read at random positions, and how many blocks are kept."""
 STARTS = tuple(scheme.removesuffix("/") for scheme in SCHEMES)
 """How a URL begins as a ``Path``, which joins two slashes into one."""
 FOLDERS = 64
@@ -100,6 +102,86 @@ class UrlPath(PosixPath):
     def is_dir(self, **_: object) -> bool:
         """Whether it is a folder, which a URL of a file never is."""
         return False
+
+
+class FetchedFile(UrlPath):
+    """A file under a URL whose content is in memory, so that it is read without requests."""
+
+    content: bytes | None = None
+
+    def open(self, *_: object, **__: object) -> Any:
+        """Open the content for reading bytes."""
+        return super().open() if self.content is None else io.BytesIO(self.content)
+
+
+def fetched(path: Path, most_bytes: int) -> Path:
+    """Fetch a file under a URL; the path itself if it is on a disk, or larger than allowed."""
+    if not isinstance(path, UrlPath) or path.stat().st_size > most_bytes:
+        return path
+    held = FetchedFile(str(path))
+    with path.open() as file:
+        held.content = file.read()
+    return held
+
+
+class BlockCache(io.RawIOBase):
+    """A file read at random positions: it fetches aligned blocks, and keeps those used last.
+
+    The first block is fetched at once, before a library takes a lock to read the rest.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._at = file, 0
+        self._size = file.seek(0, io.SEEK_END)
+        self._blocks: dict[int, bytes] = {}
+        self._block(0)
+
+    def readable(self) -> bool:
+        """Whether it can be read: always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether its position can be set: always."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Set the position of the next byte; nothing is fetched."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "a position before the first byte")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer, or less of it at the end of the file."""
+        view, done = memoryview(buffer).cast("B"), 0
+        while done < len(view) and self._at < self._size:
+            number, offset = divmod(self._at, CACHE_BLOCK)
+            piece = self._block(number)[offset : offset + len(view) - done]
+            view[done : done + len(piece)] = piece
+            self._at += len(piece)
+            done += len(piece)
+        return done
+
+    def _block(self, number: int) -> bytes:
+        block = self._blocks.pop(number, None)
+        if block is None:
+            if len(self._blocks) == CACHE_BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            self._file.seek(number * CACHE_BLOCK)
+            block = self._file.read(CACHE_BLOCK)
+        self._blocks[number] = block
+        return block
+
+
+def random_access(path: Path) -> io.RawIOBase:
+    """Open a file under a URL for a library that reads it at random positions."""
+    file = path.open("rb", buffering=0)
+    return BlockCache(file) if isinstance(file, RemoteFile) else file
 
 
 class RemoteFile(io.RawIOBase):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from streammiml_tools.readers.base import Limits, SourceError
 from streammiml_tools.readers.memory_checks import check_fits
 from streammiml_tools.readers.messages import reason_of
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.text import TextSource, compression_of, open_bytes
 
 BLOCK = 512
@@ -64,7 +65,7 @@ class TarReader:
 
     def __iter__(self) -> Iterator[TarMember]:
         if compression_of(self.path) is None:
-            self._size = Path(self.path).stat().st_size
+            self._size = source_path(self.path).stat().st_size
         with open_bytes(self.path, self._start) as stream:
             self._stream = stream
             while True:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.kept_columns import as_texts
+
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Kinds of fields, by the lowest three bits of their tags."""
 MAX_VARINT = 10
@@ -275,6 +277,37 @@ def _read_rows(content: bytes, start: int, stop: int, name: str) -> NDArray[Any]
     if first is None:
         return np.empty((0, 0), np.uint8)
     return np.frombuffer(values, first.dtype).reshape(n_rows, -1)
+
+
+def kept_frames(message: Message, name: str) -> NDArray[Any]:
+    """Values of a list of frames to keep: an array of texts, or (frames, values) of numbers.
+
+    Bytes are texts here, one for each frame; raises MessageError.
+    """
+    content, (start, stop) = message.content, message.frames[name]
+    fields = fields_of(content, start, stop)
+    frames = [field for field in islice(fields, MAX_TEXTS) if field.number == 1]
+    if next(fields, None) is not None:
+        raise MessageError(f"{name!r} has more than {MAX_TEXTS:,} frames")
+    parts = [feature_values(content, frame.start, frame.stop) for frame in frames]
+    if any(part.texts is not None for part in parts):
+        return kept_values(FeatureValues([text for p in parts for text in p.texts or ()], None), 0)
+    numbers = [part.numbers for part in parts if part.numbers is not None]
+    kinds = {(part.dtype.name, len(part)) for part in numbers}
+    if len(numbers) < len(parts) or len(kinds) > 1:
+        raise MessageError(f"frames of {name!r} have different numbers of values")
+    return np.stack(numbers) if numbers else np.empty((0, 1), np.float32)
+
+
+def kept_values(values: FeatureValues, n_rows: int) -> NDArray[Any]:
+    """Values of a feature to keep: texts, or numbers with as many for each of ``n_rows``.
+
+    Raises MessageError.
+    """
+    if values.texts is not None:
+        return as_texts([as_text(text) for text in values.texts])
+    numbers = np.empty(0, np.float32) if values.numbers is None else values.numbers
+    return numbers.reshape(n_rows, -1) if n_rows and len(numbers) % n_rows == 0 else numbers
 
 
 def _one_row(values: FeatureValues, name: str, frame: int) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 A SequenceExample is a bag of frames: the lists of frames, such as ``rgb`` and ``audio`` of
 YouTube-8M or ``audio_embedding`` of AudioSet, are joined to rows. An Example has one row, or
 several if a feature has ``--n-features`` values for each. Frames that are bytes become rows of
-uint8.
+uint8. Columns to keep are further lists of frames, or features with a value for each row.
 
 Both checksums of every record are verified. TensorFlow is not needed.
 """
@@ -21,8 +21,11 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import KeptColumn, columns_of
+from streammiml.bags.kept_columns import n_bytes as column_bytes
 from streammiml.bags.offsets import from_sizes
 from streammiml_tools.readers.base import Limits, Reader, Scan, SourceError, SourceOptions, Span
+from streammiml_tools.readers.kept_cells import check_names, storable_values
 from streammiml_tools.readers.labelling import Labelling, labelling_in, labelling_of, refuse_marks
 from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes, check_fits
 from streammiml_tools.readers.messages import listed
@@ -40,6 +43,8 @@ from streammiml_tools.readers.tf_examples import (
     MessageError,
     as_text,
     frame_rows,
+    kept_frames,
+    kept_values,
     parse_message,
 )
 
@@ -69,6 +74,7 @@ class MessageLayout:
     """Type of the values in the file: uint8, float32 or int64."""
     labels: str | None
     id: str | None
+    kept: tuple[KeptColumn, ...] = ()
 
 
 class _Record(NamedTuple):
@@ -222,11 +228,13 @@ def _layout_in(message: Message, options: SourceOptions) -> MessageLayout | None
     taken = {label_key, id_key}
     names: tuple[str, ...]
     if frames:
-        names = options.feature_columns or _by_default(message)
+        names = options.feature_columns or _by_default(message, options)
         parts = [_frames(message, name) for name in names]
     else:
         floats = (name for name, values in features.items() if _is_floats(values))
-        names = options.feature_columns or tuple(sorted({*floats} - {*taken}))
+        names = options.feature_columns or tuple(
+            sorted({*floats} - {*taken} - {*options.kept_names})
+        )
         parts = [_feature_rows(message, name, options) for name in names]
     if not names:
         raise MessageError(
@@ -243,7 +251,40 @@ def _layout_in(message: Message, options: SourceOptions) -> MessageLayout | None
         )
     kind = kinds.pop()
     widths = tuple(part.shape[1] for part in parts)
-    return MessageLayout(bool(frames), names, widths, kind, label_key, id_key)
+    for name in options.kept_names:
+        if name in (*names, *taken):
+            raise MessageError(f"{name!r} has another role, and is not kept too (--keep)")
+    kept = columns_of({name: _kept_in(message, name, len(parts[0])) for name in options.kept_names})
+    return MessageLayout(bool(frames), names, widths, kind, label_key, id_key, kept)
+
+
+def _kept_in(message: Message, name: str, n_rows: int) -> NDArray[Any]:
+    """Values of a column to keep, for each row; raises MessageError."""
+    if name in message.frames:
+        values = kept_frames(message, name)
+    elif name in message.features:
+        values = kept_values(message.features[name], n_rows)
+    else:
+        raise MessageError(
+            f"no list of frames and no feature is called {name!r} (--keep); there are "
+            f"{listed([*message.frames, *message.features]) or 'none'}"
+        )
+    if len(values) != n_rows:
+        raise MessageError(f"{len(values):,} values of {name!r} (--keep) for {n_rows:,} rows")
+    try:
+        return storable_values(values, repr(name))
+    except SourceError as error:
+        raise MessageError(str(error)) from None
+
+
+def _kept_as(values: NDArray[Any], column: KeptColumn) -> NDArray[Any]:
+    """Values of a column, which must be of its type; an empty list has none."""
+    if not len(values):
+        return column.empty()
+    found = columns_of({column.name: values})[0]
+    if found != column:
+        raise MessageError(f"{found} (--keep) is not {column}, as in the first record")
+    return values
 
 
 def _named(
@@ -260,12 +301,13 @@ def _is_floats(values: FeatureValues) -> bool:
     return values.numbers is not None and values.numbers.dtype.kind == "f" and len(values) > 0
 
 
-def _by_default(message: Message) -> tuple[str, ...]:
+def _by_default(message: Message, options: SourceOptions) -> tuple[str, ...]:
     """Lists of frames of bytes or floats: rgb and audio first, others by name."""
     first = [name for name in FIRST_ROWS if name in message.frames]
     if first:
         return tuple(first)
-    rows = {name: frame_rows(message, name) for name in sorted(message.frames)}
+    names = sorted({*message.frames} - {*options.kept_names})
+    rows = {name: frame_rows(message, name) for name in names}
     return tuple(name for name, values in rows.items() if values.dtype.kind != "i")
 
 
@@ -302,6 +344,7 @@ def _feature_rows(message: Message, name: str, options: SourceOptions) -> NDArra
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Walk over the lengths of all records; names of labels need a pass over the messages."""
+    check_names(paths[0], options.kept_names)
     layouts = [(path, layout_of(path, options)) for path in paths]
     known = [(path, layout) for path, layout in layouts if layout is not None]
     if not known:
@@ -323,6 +366,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         label_names=labelling.names,
         n_labels=labelling.n_labels,
         bag_ids=first.id is not None,
+        kept=first.kept,
         n_bags=None if None in counts else sum(count or 0 for count in counts),
         notes=_notes(first),
     )
@@ -330,7 +374,8 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 def _described(layout: MessageLayout) -> str:
     pairs = zip(layout.rows, layout.widths, strict=True)
-    return " + ".join(f"{name} ({width:,} {layout.dtype})" for name, width in pairs)
+    rows = " + ".join(f"{name} ({width:,} {layout.dtype})" for name, width in pairs)
+    return f"{rows}, kept: {listed([*map(str, layout.kept)])}" if layout.kept else rows
 
 
 def _notes(layout: MessageLayout) -> tuple[str, ...]:
@@ -423,6 +468,7 @@ class _Gathered:
         self._parts: list[list[NDArray[Any]]] = []
         self._labels: list[list[int]] = []
         self._ids: list[str] = []
+        self._kept = {column: [column.empty()] for column in scan.kept}
         self.sizes: list[int] = []
         self.n_bytes = 0
 
@@ -459,6 +505,11 @@ class _Gathered:
             self._labels.append([])
         if layout.id is not None:
             self._ids.append(_id_in(message, layout.id))
+        n_rows = len(rows[0]) if rows else 0
+        for column, values in self._kept.items():
+            kept = _kept_in(message, column.name, n_rows) if n_rows else column.empty()
+            values.append(_kept_as(kept, column))
+            self.n_bytes += column_bytes(values[-1])
         self._parts.append(rows)
         self.sizes.append(len(rows[0]) if rows else 0)
         # A view keeps the whole record in memory.
@@ -483,6 +534,7 @@ class _Gathered:
             from_sizes([len(bag_labels) for bag_labels in self._labels]),
             np.array(flat, np.int32),
             bag_ids=self._ids if scan.bag_ids else None,
+            kept={column.name: np.concatenate(values) for column, values in self._kept.items()},
         )
 
 

@@ -3,7 +3,8 @@
 The name of a member up to the first dot is the key of its sample, and the rest is its ending:
 ``0001.features.npy`` and ``0001.cls`` are one sample, whose key becomes the id of the bag. Rows are
 an array of NumPy (``npy``, ``npz``). Labels are the class in ``cls``, a field of ``json``, or a
-member called like labels: ``labels.txt``, ``labels.json``, ``labels.npy``.
+member called like labels: ``labels.txt``, ``labels.json``, ``labels.npy``. Columns to keep are
+further arrays: a member such as ``coords.npy``, or an array beside the rows in their npz.
 
 Archives are streamed, and nothing is extracted. Objects of Python, such as ``pyd``, are not read.
 """
@@ -16,15 +17,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import KeptColumn, common_column
+from streammiml.bags.kept_columns import n_bytes as column_bytes
 from streammiml.bags.layout import ROW_DTYPES
+from streammiml_tools.readers.bag_shapes import inner_shape
 from streammiml_tools.readers.base import Reader, Scan, SourceError, SourceOptions, Span
 from streammiml_tools.readers.column_roles import LIST_NAMES
+from streammiml_tools.readers.kept_cells import check_names, kept_column, storable_values
 from streammiml_tools.readers.labelling import (
     Labelling,
     cut_labels,
@@ -35,10 +40,11 @@ from streammiml_tools.readers.labelling import (
     refuse_marks,
 )
 from streammiml_tools.readers.matlab_layout import narrowest
-from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes
+from streammiml_tools.readers.memory_checks import ID_BYTES, HeldBytes, check_bag
 from streammiml_tools.readers.messages import listed, reason_of
-from streammiml_tools.readers.npz import HeldFile
+from streammiml_tools.readers.npz import HeldFile, members_of, npy_array
 from streammiml_tools.readers.numpy_bag import ROWS, held_rows, label_numbers, label_values
+from streammiml_tools.readers.remote_files import source_path
 from streammiml_tools.readers.tar_members import MAGIC, MAGIC_AT, TO_THE_END, TarReader
 from streammiml_tools.readers.text import BOM, bare_suffix, compression_of, twice
 
@@ -57,6 +63,14 @@ JSON = "json"
 ADJACENT = "members of one sample must be adjacent, as tar --sort=name writes them"
 
 
+class KeptMember(NamedTuple):
+    """A column to keep: its type, the ending of its member, and its array if that is an npz."""
+
+    column: KeptColumn
+    ending: str
+    array: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class SampleLayout:
     """Roles of the members of a sample, as the first sample has them."""
@@ -73,12 +87,14 @@ class SampleLayout:
     """Field of the labels in an object of JSON."""
     n_marks: int | None
     """Number of labels, if an array has a mark for each."""
+    kept: tuple[KeptMember, ...] = ()
     left_out: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def wanted(self) -> tuple[str, ...]:
         """Endings of the members that are read."""
-        return (self.rows,) if self.labels is None else (self.rows, self.labels)
+        labels = () if self.labels is None else (self.labels,)
+        return (self.rows, *labels, *(kept.ending for kept in self.kept))
 
 
 @dataclass(slots=True)
@@ -163,7 +179,10 @@ def _layout(path: str, size: int, changed: int, options: SourceOptions) -> Sampl
     rows, array = _rows_ending(first, endings, labels, options)
     if labels is None and not options.no_labels and JSON in endings:
         labels = JSON
-    first = _first_sample(path, [name for name in (rows, labels) if name is not None], options)
+    wanted = [name for name in (rows, labels) if name is not None]
+    if options.kept_names:
+        wanted = [end for end in endings if end in wanted or _suffix(end) in ARRAYS]
+    first = _first_sample(path, wanted, options)
     assert first is not None, "the file has not changed"
     values = held_rows(first.member(rows), _array_options(array, options))
     label_field = None
@@ -175,10 +194,54 @@ def _layout(path: str, size: int, changed: int, options: SourceOptions) -> Sampl
     if labels is not None and _suffix(labels) == "npy":
         marks = label_values(first.member(labels), options)
         n_marks = len(marks) if len(marks) > 1 else None
-    left_out = tuple(ending for ending in endings if ending not in (rows, labels))
+    kept = tuple(_kept_member(first, name, rows) for name in options.kept_names)
+    taken = (rows, labels, *(member.ending for member in kept))
+    left_out = tuple(ending for ending in endings if ending not in taken)
     return SampleLayout(
-        *(rows, array, values.shape[1], values.dtype.name, labels, label_field, n_marks), left_out
+        *(rows, array, values.shape[1], values.dtype.name, labels, label_field, n_marks),
+        *(kept, left_out),
     )
+
+
+def _kept_member(sample: Sample, name: str, rows: str) -> KeptMember:
+    """Where a column to keep is: in a member of its name, or in the npz of the rows."""
+    endings = [end for end in sorted(sample.contents) if _suffix(end) == "npy" and end != rows]
+    found = _matching(endings, name)
+    arrays = members_of(sample.member(rows)) if _suffix(rows) == "npz" else {}
+    if not found and name not in arrays:
+        known = [*sorted(sample.contents), *(f"{rows} array {array!r}" for array in arrays)]
+        raise SourceError(
+            f"{sample.where} has no member .{name}.npy (--keep); the sample has {listed(known)}"
+        )
+    array = npy_array(sample.member(found[0])) if found else arrays[name]
+    column = kept_column(array.name, name, array.shape, array.dtype)
+    return KeptMember(column, found[0] if found else rows, None if found else name)
+
+
+def _kept_of(
+    sample: Sample, layout: SampleLayout, n_rows: int, options: SourceOptions
+) -> dict[str, NDArray[Any]]:
+    """Values of the columns to keep of a sample."""
+    values = {}
+    for column, ending, name in layout.kept:
+        file = sample.member(ending)
+        array = npy_array(file) if name is None else members_of(file).get(name)
+        if array is None:
+            raise SourceError(f"{file} has no array {name!r} (--keep), as the first sample has")
+        check_bag(array.name, array.nbytes, options.limits)
+        array.check(options.limits)
+        found = kept_column(array.name, column.name, array.shape, array.dtype)
+        if found.width != column.width or common_column(found, column) is None:
+            raise SourceError(f"{file} has {found} (--keep), expected {column}, as in the first")
+        values[column.name] = storable_values(
+            array.open().all().reshape(inner_shape(array.shape)), array.name
+        )
+        if len(values[column.name]) != n_rows:
+            raise SourceError(
+                f"{file}: {len(values[column.name]):,} values of {column.name!r} (--keep) for "
+                f"{n_rows:,} rows"
+            )
+    return values
 
 
 def _first_sample(path: str, wanted: Collection[str], options: SourceOptions) -> Sample | None:
@@ -237,6 +300,8 @@ def _rows_ending(
         return found[0], array[0] if array else None
     if options.no_labels:
         arrays = [end for end in arrays if end.partition(".")[0] not in LIST_NAMES] or arrays
+    kept = [end for name in options.kept_names for end in _matching(arrays, name)]
+    arrays = [end for end in arrays if end not in kept]
     if len(arrays) > 1:
         stems = [end.rpartition(".")[0] for end in arrays]
         arrays = [arrays[stems.index(name)] for name in ROWS if name in stems][:1]
@@ -383,6 +448,7 @@ def _labelling(paths: Sequence[Path], layout: SampleLayout, options: SourceOptio
 
 def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
     """Walk over the headers of plain archives; for names of labels, read the members of labels."""
+    check_names(paths[0], options.kept_names)
     layouts = [(path, layout_of(path, options)) for path in paths]
     known = [(path, layout) for path, layout in layouts if layout is not None]
     if not known:
@@ -407,6 +473,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
         label_names=labelling.names,
         n_labels=labelling.n_labels,
         bag_ids=True,
+        kept=tuple(sorted(member.column for member in first.kept)),
         n_bags=None if None in counts else sum(count or 0 for count in counts),
         notes=_notes(first),
     )
@@ -414,6 +481,7 @@ def scan(paths: Sequence[Path], options: SourceOptions) -> Scan:
 
 def _described(layout: SampleLayout) -> str:
     rows = f"rows of {layout.n_features:,} {layout.dtype} in .{layout.rows}"
+    rows += "".join(f", {kept.column} kept from .{kept.ending}" for kept in layout.kept)
     if layout.labels is None:
         return rows
     marks = "" if layout.n_marks is None else f" ({layout.n_marks} marks)"
@@ -453,30 +521,42 @@ def _spans(path: Path, options: SourceOptions) -> Iterator[Span]:
 
 def read(span: Span, scan: Scan, options: SourceOptions) -> Iterator[BagBlock]:
     """Yield the bags of a span."""
-    layout = layout_of(Path(span.path), options)
+    layout = layout_of(source_path(span.path), options)
     if layout is None:
         return
     labelling = labelling_in(scan)
     bags: list[NDArray[np.generic]] = []
     labels: list[list[int]] = []
     ids: list[str] = []
+    kept: list[dict[str, NDArray[Any]]] = []
     n_bytes = 0
     reader = TarReader(span.path, options.limits, span.start, span.stop)
     for sample in samples(reader, layout.wanted):
         bags.append(_rows_of(sample, layout, options))
+        kept.append(_kept_of(sample, layout, len(bags[-1]), options))
         numbers: list[int] = []
         if layout.labels is not None:
             numbers = labelling.indices(_labels_of(sample, layout, options), sample.where)
         labels.append(numbers)
         ids.append(sample.key)
-        n_bytes += bags[-1].nbytes
+        n_bytes += bags[-1].nbytes + sum(map(column_bytes, kept[-1].values()))
         # A sample that is large must not be held beside its block.
         sample.contents.clear()
         if n_bytes >= BLOCK_BYTES:
-            yield BagBlock.from_bags(bags, labels, bag_ids=ids)
-            bags, labels, ids, n_bytes = [], [], [], 0
+            yield _block(bags, labels, ids, kept)
+            bags, labels, ids, kept, n_bytes = [], [], [], [], 0
     if bags:
-        yield BagBlock.from_bags(bags, labels, bag_ids=ids)
+        yield _block(bags, labels, ids, kept)
+
+
+def _block(
+    bags: Sequence[NDArray[np.generic]],
+    labels: Sequence[Sequence[int]],
+    ids: list[str],
+    kept: Sequence[dict[str, NDArray[Any]]],
+) -> BagBlock:
+    joined = {name: np.concatenate([of_bag[name] for of_bag in kept]) for name in kept[0]}
+    return replace(BagBlock.from_bags(bags, labels, bag_ids=ids), kept=joined)
 
 
 def _rows_of(sample: Sample, layout: SampleLayout, options: SourceOptions) -> NDArray[Any]:
@@ -497,5 +577,6 @@ READER = Reader(
     tells=tells,
     scan=scan,
     read=read,
+    streams=True,
     may_lack_labels=True,
 )

@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,13 +26,13 @@ from tests.stores import made_block
 from tests.tools.convert.cases import stop_at_once
 from tests.tools.readers import tf_messages as tf
 from tests.tools.readers.foreign import DATA
+from tests.tools.readers.tar_files import write_tar
 from tests.tools.source_files import arrays_of, bags_of, save_npz
 
 obstore = pytest.importorskip("obstore")
 from_url = pytest.importorskip("obstore.store").from_url
 
 SMALL = SourceOptions(span_bytes=256)
-H5 = b"\x89HDF\r\n\x1a\n" + bytes(100)
 
 
 def test_url__is_written_read_and_compared(s3, tmp_path, backend):
@@ -103,10 +104,19 @@ def write_sources(folder):
         for record in records
     ]
     tf.write(folder / "d.tfrecord", messages)
+    members = {}
+    for record in records:
+        rows = np.array(record["instances"], np.float32)
+        members |= {
+            f"{record['id']}.npy": rows,
+            f"{record['id']}.json": {"labels": record["labels"]},
+        }
+    write_tar(folder / "d.tar", members)
+    write_tar(folder / "d.tgz", members)
 
 
 FORMATS = ["d.npz", "packed.npz", "d.jsonl.gz", "d.jsonl", "d.csv", "d.csv.zst", "d.parquet"]
-FORMATS += ["d.arrow", "d.tfrecord"]
+FORMATS += ["d.arrow", "d.tfrecord", "d.tar", "d.tgz"]
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +128,10 @@ def files(tmp_path_factory):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_source__under_a_url_gives_the_store_of_the_file(s3, files, tmp_path, name):
-    near = convert(files / name, tmp_path / "near.zarr", options=SMALL)
-    far = convert(put(s3, name, files / name), tmp_path / "far.zarr", options=SMALL)
+    # A header of tar alone has 512 bytes.
+    options = SourceOptions(span_bytes=1 << 14) if "tgz" in name or "tar" in name else SMALL
+    near = convert(files / name, tmp_path / "near.zarr", options=options)
+    far = convert(put(s3, name, files / name), tmp_path / "far.zarr", options=options)
     assert far.store.n_bags == 60
     assert far.store.fingerprint == near.store.fingerprint
     assert list(bags_of(far.store)) == list(bags_of(near.store))
@@ -206,11 +218,11 @@ def test_source__a_stopped_conversion_of_a_url_is_resumed(s3, files, tmp_path):
     ],
 )
 def test_source__of_a_url_that_cannot_be_read_is_refused(s3, tmp_path, name, message):
-    for suffix, content in (
-        (".arff", b"@relation x\n@attribute a numeric\n@data\n1\n"),
-        (".h5", H5),
-    ):
-        obstore.put(from_url(s3), f"a{suffix}", content)
+    content = b"@relation x\n@attribute a numeric\n@data\n1\n"
+    obstore.put(from_url(s3), "a.arff", content)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["instances"], file["offsets"], file["targets"] = np.ones((2, 2)), [0, 2], [[1, 0]]
+    put(s3, "a.h5", tmp_path / "a.h5")
     with pytest.raises(SourceError, match=message):
         convert(f"{s3}/{name}", tmp_path / "x.zarr")
     assert not (tmp_path / ".x.zarr.partial").exists()
@@ -237,13 +249,57 @@ def test_source__that_is_wrong_is_named_by_its_url(s3, tmp_path, name, content, 
         convert(f"{s3}/{name}", tmp_path / "x.zarr")
 
 
-def test_source__slides_of_hdf5_under_a_url_are_refused(s3, tmp_path):
-    for name in "ab":
-        obstore.put(from_url(s3), f"slides/{name}.h5", H5)
-    (tmp_path / "t.csv").write_text("bag,sky\na,1\nb,0\n")
-    options = SourceOptions(bag_labels=str(tmp_path / "t.csv"))
-    with pytest.raises(SourceError, match="HDF5 files cannot be read from a URL; copy the file"):
+def write_slides(folder, suffix, n_bags=40):
+    """Slides as CLAM and TRIDENT write them, with chunks; or .npy files, and a table of labels."""
+    folder.mkdir()
+    rng = np.random.default_rng(2)
+    lines = ["slide_id,sky"]
+    for number in range(n_bags):
+        rows = rng.normal(size=(int(rng.integers(1, 80)), 64)).astype(np.float32)
+        path = folder / f"s{number:02}.{suffix}"
+        if suffix == "h5":
+            with h5py.File(path, "w") as file:
+                file.create_dataset("features", data=rows, chunks=(1, 64), maxshape=(None, 64))
+                file["coords"] = np.arange(2 * len(rows)).reshape(-1, 2)
+        elif suffix == "npz":
+            np.savez_compressed(path, features=rows, coords=np.arange(2 * len(rows)).reshape(-1, 2))
+        lines.append(f"s{number:02},{number % 2}")
+    folder.with_name("labels.csv").write_text("\n".join([*lines, ""]))
+    return SourceOptions(bag_labels=str(folder.with_name("labels.csv")), keep=("coords",))
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npz"])
+@pytest.mark.parametrize("memory", ["1GiB", "4MiB"])
+def test_source__of_slides_under_a_url_gives_the_store_of_the_files(s3, tmp_path, suffix, memory):
+    options = write_slides(tmp_path / "slides", suffix)
+    near = convert(tmp_path / "slides", tmp_path / "near.zarr", options=options).store
+    for path in (tmp_path / "slides").iterdir():
+        put(s3, f"slides/{path.name}", path)
+    # Little memory makes files be read by ranges, and not be fetched as a whole.
+    far = convert(f"{s3}/slides/", tmp_path / "far.zarr", ConvertConfig(memory=memory), options)
+    assert far.store.fingerprint == near.fingerprint
+    assert list(bags_of(far.store)) == list(bags_of(near))
+    for one, other in zip(far.store, near, strict=True):
+        assert one.kept["coords"].tolist() == other.kept["coords"].tolist()
+    none = SourceOptions(label_columns=("none",))
+    one = convert(f"{s3}/slides/s03.{suffix}", tmp_path / "one.zarr", options=none).store
+    assert one.bag_ids(0, 1) == ["s03"]
+
+
+def test_source__slides_under_a_url_read_nothing_outside_the_file(s3, tmp_path):
+    options = write_slides(tmp_path / "slides", "h5", 3)
+    with h5py.File(tmp_path / "slides" / "s01.h5", "r+") as file:
+        del file["features"]
+        file["features"] = h5py.ExternalLink("s00.h5", "/features")
+    (tmp_path / "slides" / "s02.h5").write_bytes(
+        (tmp_path / "slides" / "s02.h5").read_bytes()[:-99]
+    )
+    for path in (tmp_path / "slides").iterdir():
+        put(s3, f"slides/{path.name}", path)
+    with pytest.raises(SourceError, match=rf"{s3}/slides/s01.h5: 'features' is a link to another"):
         convert(f"{s3}/slides", tmp_path / "x.zarr", options=options)
+    with pytest.raises(SourceError, match=rf"{s3}/slides/s02.h5 is damaged or cut short"):
+        convert(f"{s3}/slides/s02.h5", tmp_path / "x.zarr", options=options)
 
 
 @pytest.mark.usefixtures("s3")

@@ -1,11 +1,14 @@
 """Sources: which files a name stands for, and which reader takes them."""
 
+import h5py
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from streammiml.errors import StreammimlError
 from streammiml_tools.convert import convert
 from streammiml_tools.convert.plan import work_folder
+from streammiml_tools.convert.sources import find_sources
 from streammiml_tools.readers.base import SourceError, SourceOptions
 from tests.stores import (
     made_block,
@@ -110,3 +113,73 @@ def test_folder__of_save_to_disk_needs_no_format(tmp_path):
         SourceError, match=r"holds several data sets; name one of them: data, o\.zarr"
     ):
         convert(tmp_path, tmp_path / "p.zarr")
+
+
+def write_slides(folder, suffix, n_bags=3):
+    folder.mkdir()
+    for number in range(n_bags):
+        path, rows = folder / f"s{number}.{suffix}", np.full((2, 3), number, np.float32)
+        if suffix == "h5":
+            with h5py.File(path, "w") as file:
+                file["features"], file["coords"] = rows, np.zeros((2, 2), int)
+        elif suffix == "npy":
+            np.save(path, rows)
+        else:
+            np.savez(path, features=rows, coords=np.zeros((2, 2), int))
+    return folder
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npy", "npz"])
+def test_slides__without_labels_are_told_by_their_arrays(tmp_path, suffix):
+    folder = write_slides(tmp_path / "new", suffix)
+    (folder / "readme.csv").write_text("who,when\nme,now\n")
+    with pytest.raises(
+        SourceError,
+        match=r"new: each of 3 files holds the rows of one bag, without labels; give their table "
+        r"as --bag-labels FILE, or --label-columns none",
+    ):
+        convert(folder, tmp_path / "o.zarr")
+    options = SourceOptions(label_columns=("none",))
+    store = convert(folder, tmp_path / "o.zarr", options=options).store
+    assert (store.bag_ids(0, 3), store.n_labels) == (["s0", "s1", "s2"], 0)
+    one = convert(folder / f"s1.{suffix}", tmp_path / "p.zarr", options=options).store
+    assert (one.bag_ids(0, 1), one[0].rows.tolist()) == (["s1"], [[1.0] * 3] * 2)
+    matches = find_sources([str(folder / "s*")], options)
+    assert (matches.reader.name, len(matches.paths)) == ("files", 3)
+
+
+@pytest.mark.parametrize("suffix", ["h5", "npy", "npz"])
+def test_slide__alone_has_its_labels_in_the_table(tmp_path, suffix):
+    path = write_slides(tmp_path / "new", suffix) / f"s1.{suffix}"
+    (tmp_path / "l.csv").write_text("slide_id,label\ns0,a\ns1,b\n")
+    options = SourceOptions(bag_labels=str(tmp_path / "l.csv"))
+    store = convert(path, tmp_path / "o.zarr", options=options).store
+    assert (store.bag_ids(0, 1), store.label_names) == (["s1"], ["a", "b"])
+
+
+def test_corpora__are_not_taken_for_bags(tmp_path):
+    rows, rows_of_bags = np.zeros((6, 2), np.float32), np.zeros((3, 2, 2), np.float32)
+    labels = {"label_indptr": np.arange(4), "label_indices": np.zeros(3, int)}
+    corpora = {
+        "offsets": {"instances": rows, "offsets": np.arange(0, 7, 2), **labels},
+        "blocks": {"X": rows_of_bags, "Y": np.ones((3, 1), int)},
+    }
+    none = SourceOptions(label_columns=("none",))
+    for name, arrays in corpora.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for key, values in arrays.items():
+                file[key] = values
+        for options in (SourceOptions(), none):
+            found = [find_sources([str(tmp_path / f"{name}.{s}")], options) for s in ("npz", "h5")]
+            assert [sources.reader.name for sources in found] == ["npz", "hdf5"]
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for key, values in corpora["offsets"].items():
+        np.save(folder / f"{key}.npy", values)
+    assert find_sources([str(folder)], none).reader.name == "npz"
+    paths = [str(path) for path in folder.glob("*.npy")]
+    assert find_sources(paths, none).reader.name == "npz"
+    with h5py.File(tmp_path / "groups.h5", "w") as file:
+        file["a/instances"], file["a/labels"] = rows, [0]
+    assert find_sources([str(tmp_path / "groups.h5")], none).reader.name == "hdf5"

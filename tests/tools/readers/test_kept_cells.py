@@ -356,8 +356,9 @@ def test_csv__refuses_names_features_and_other_forms(tmp_path):
 
 
 def test_other_formats__refuse_keep(tmp_path):
-    source = save_npz(tmp_path / "d.npz", made_block(3))
-    refused(source, tmp_path, "npz files have no columns to keep; --keep is for", keep=("coords",))
+    path = tmp_path / "d.svmlight"
+    path.write_text("0 qid:1 1:1\n")
+    refused(path, tmp_path, "svmlight files have no columns to keep; leave out", keep=("coords",))
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 
 from streammiml_tools.readers.base import SourceError
 from streammiml_tools.readers.remote_files import (
+    CACHE_BLOCK,
+    CACHE_BLOCKS,
     LEAST_WINDOW,
     MOST_WINDOW,
+    BlockCache,
+    FetchedFile,
     RemoteFile,
     UrlPath,
     arrow_file,
+    fetched,
     files_matching,
     forget_files,
     is_url,
     keep_files_for,
+    random_access,
     refuse_url,
     source_path,
     status_of,
@@ -183,3 +189,50 @@ def test_refuse_url__names_the_kind_and_the_way_out():
     refuse_url("a.h5", "HDF5")
     with pytest.raises(SourceError, match=r"s3://b/a.h5: HDF5 files cannot be read from a URL; co"):
         refuse_url(Path("s3://b/a.h5"), "HDF5")
+
+
+@given(places=st.lists(st.tuples(st.integers(0, 3_100_000), st.integers(0, 400_000)), max_size=8))
+def test_block_cache__reads_as_a_file_of_a_disk(served, places):
+    url, _ = served
+    with BlockCache(RemoteFile(f"{url}/a.bin", len(CONTENT))) as file:
+        for start, count in places:
+            file.seek(start)
+            assert file.read(count) == CONTENT[start : start + count]
+            assert file.tell() == max(start, min(start + count, len(CONTENT)))
+        assert file.seek(-5, io.SEEK_END) == len(CONTENT) - 5
+        assert file.read() == CONTENT[-5:]
+        with pytest.raises(OSError, match="a position before the first byte"):
+            file.seek(-1)
+
+
+def test_block_cache__fetches_a_block_once_and_keeps_few(served):
+    url, _ = served
+    inner = CountedFile(f"{url}/a.bin", len(CONTENT))
+    file = BlockCache(inner)
+    assert inner.sizes == [CACHE_BLOCK]
+    for start in (100, 5, 200_000, CACHE_BLOCK - 3):
+        file.seek(start)
+        file.read(2)
+    assert inner.sizes == [CACHE_BLOCK]
+    file.seek(5 * CACHE_BLOCK)
+    file.read(10)
+    assert len(inner.sizes) == 2
+    assert len(CONTENT) < CACHE_BLOCKS * CACHE_BLOCK
+
+
+def test_fetched_file__is_read_without_requests_if_it_is_small_enough(served):
+    url, folder = served
+    path = source_path(f"{url}/a.bin")
+    assert fetched(path, len(CONTENT) - 1) is path
+    assert fetched(folder / "a.bin", len(CONTENT)) == folder / "a.bin"
+    held = fetched(path, len(CONTENT))
+    assert isinstance(held, FetchedFile)
+    assert (str(held), held.suffix, held.stat().st_size) == (str(path), ".bin", len(CONTENT))
+    with held.open() as file:
+        assert isinstance(file, io.BytesIO)
+        assert file.read() == CONTENT
+    assert random_access(held).read() == CONTENT
+    assert isinstance(random_access(path), BlockCache)
+    # A file beside it is another file.
+    beside = held.with_name("empty.bin")
+    assert (str(beside), beside.open().read()) == (f"{url}/empty.bin", b"")
