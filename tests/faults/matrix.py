@@ -49,11 +49,20 @@ MATRIX = {
               "resume__control_any_part_of_the_state_that_is_lost_shows"),
     ),
     3: Row(
-        "predict is killed",
+        "predict, explain, tune or compare is killed",
         "the same command ends in the same bytes; no half file has a final name",
         _in(PREDICTING, "predict__killed_at_some_changes_goes_on_to_the_same_bytes",
-            "predict__killed_at_random_goes_on_to_the_same_bytes"),
-        _in("measure/test_part_checksums.py",
+            "predict__killed_at_random_goes_on_to_the_same_bytes")
+        + _in("faults/test_tuning_and_explaining.py",
+              "folder__killed_at_some_changes_ends_with_the_same_bytes",
+              "folder__killed_at_many_changes_ends_with_the_same_bytes",
+              "folder__killed_at_random_ends_with_the_same_bytes")
+        + _in("faults/test_comparing.py",
+              "compare__killed_at_every_change_goes_on_to_the_same_table",
+              "compare__killed_at_random_goes_on_to_the_same_table_and_leaves_no_process"),
+        _in("faults/test_tuning_and_explaining.py",
+            "control__a_trial_that_changed_between_two_runs_shows")
+        + _in("measure/test_part_checksums.py",
             "complete_part__control_without_checksums_a_changed_file_passes"),
     ),
     4: Row(
