@@ -164,6 +164,20 @@ def add_sums(sums: ChangeSums, later: ChangeSums) -> None:
 
 
 @exact
+def clear_sums(sums: ChangeSums) -> None:
+    """Make the sums those over no replicas."""
+    for row in range(sums.counts.shape[0]):
+        if sums.counts[row] == 0:
+            continue
+        sums.squares[row] = 0.0
+        sums.counts[row] = 0
+        for j in range(sums.total.shape[1]):
+            sums.total[row, j] = 0.0
+            if sums.means.shape[0]:
+                sums.means[row, j] = 0.0
+
+
+@exact
 def apply_sums(
     sums: ChangeSums,
     vectors: F32,

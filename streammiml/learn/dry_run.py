@@ -26,8 +26,8 @@ from streammiml.learn.defaults import resolved
 from streammiml.learn.kernel_threads import Sweeper, step_settings
 from streammiml.learn.machines import HERE, TrainMachines
 from streammiml.learn.presets import with_preset
-from streammiml.learn.reduction import weight_tables
-from streammiml.learn.rounds import last_step, weight_bytes
+from streammiml.learn.round_weights import weight_bytes, weight_tables
+from streammiml.learn.rounds import last_step
 from streammiml.learn.run_plan import (
     RunPlan,
     check_worker_memory,

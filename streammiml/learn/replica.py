@@ -6,12 +6,13 @@ wherever and however often it runs, the result has the same bits.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streammiml._base.hashing import mixed
 from streammiml._base.pool_interface import this_worker
@@ -30,11 +31,12 @@ from streammiml.kernel.reduce import Change, find_changes
 from streammiml.kernel.score import Weights
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import Learner, Tally, make_tally
-from streammiml.kernel.tile import aligned_zeros
+from streammiml.kernel.tile import I64, aligned_zeros
 from streammiml.learn.checkpoint import aligned
 from streammiml.learn.defaults import STREAMS_KEPT, TURNS_AT_ONCE
 from streammiml.learn.kernel_threads import Sweeper
 from streammiml.learn.probe import arithmetic
+from streammiml.learn.round_weights import RoundStart, SentStart, WeightCache, weight_tables
 from streammiml.learn.store_weights import Visits
 
 NO_CHANGE = Change(
@@ -78,24 +80,6 @@ def _received_job(*values: Any) -> ReplicaJob:
     return replace(job, lift=Lift(*map(_usable, job.lift)))
 
 
-@dataclass(frozen=True, slots=True)
-class RoundStart:
-    """The beginning of a round, the same for all replicas."""
-
-    step: int
-    n_steps: int
-    has_means: bool
-    """Whether the mean of the iterates has iterates of this round."""
-    weights: Weights
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received_start, (self.step, self.n_steps, self.has_means, *self.weights)
-
-
-def _received_start(step: int, n_steps: int, has_means: bool, *weights: NDArray[Any]) -> RoundStart:
-    return RoundStart(step, n_steps, has_means, Weights(*map(_usable, weights)))
-
-
 def _usable(value: Any) -> Any:
     """Copy an array to an address that kernels can use; other values stay as they are."""
     return aligned(value) if isinstance(value, np.ndarray) else value
@@ -115,6 +99,10 @@ class TurnResult:
     n_bytes: int
     kernel_seconds: float
     reading_seconds: float
+    seconds: float
+    """Seconds of the whole turn."""
+    thread: int
+    """Number of the thread that took the turn, in its process."""
     kept_stream: bool
     """Whether the stream of the turn before was still open."""
     worker: str
@@ -130,6 +118,12 @@ class TurnResult:
     def without_changes(self) -> TurnResult:
         """Copy without the arrays of the changes, which may be large."""
         return replace(self, shared=NO_CHANGE, labels=NO_CHANGE)
+
+
+class NoWeights(NamedTuple):
+    """The answer of a worker that does not have the weights of the round before."""
+
+    at: StreamPlace
 
 
 class TurnCancelled(StreammimlError):
@@ -149,7 +143,20 @@ def take_turn(at: StreamPlace, start: RoundStart, job: ReplicaJob) -> TurnResult
         return _take_turn(at, start, job)
 
 
+def take_sent_turn(at: StreamPlace, sent: SentStart, job: ReplicaJob) -> TurnResult | NoWeights:
+    """Take the steps of one replica on a worker, if it has the weights of the round before."""
+    with _STREAMS.turns:
+        start = known_start(sent, job)
+        return NoWeights(at) if start is None else _take_turn(at, start, job)
+
+
+def known_start(sent: SentStart, job: ReplicaJob) -> RoundStart | None:
+    """Beginning of a round on a worker; None if all weights must be sent."""
+    return _WEIGHTS.begin(job.key, sent)
+
+
 def _take_turn(at: StreamPlace, start: RoundStart, job: ReplicaJob) -> TurnResult:
+    begun = time.monotonic()
     _check_not_cancelled(job)
     source = job.source()
     space = _SPACES.pop() if _SPACES else None
@@ -165,7 +172,7 @@ def _take_turn(at: StreamPlace, start: RoundStart, job: ReplicaJob) -> TurnResul
             stream.close()
         _STREAMS.drop_unused_bags(job.key)
         raise
-    shared, labels = space.changes(start)
+    shared, labels = space.changes(start, job.key)
     result = TurnResult(
         at=stream.at,
         shared=shared,
@@ -176,6 +183,8 @@ def _take_turn(at: StreamPlace, start: RoundStart, job: ReplicaJob) -> TurnResul
         n_bytes=done.n_bytes,
         kernel_seconds=done.seconds,
         reading_seconds=stream.waited - waited,
+        seconds=time.monotonic() - begun,
+        thread=threading.get_ident(),
         kept_stream=kept_stream,
         worker=this_worker(),
         arithmetic=arithmetic(sparse=job.visits.listed.sparse),
@@ -190,6 +199,7 @@ def end_turns(key: str) -> None:
     _CANCELLED.add(key)
     _STREAMS.close(key)
     _SPACES.clear()
+    _WEIGHTS.forget(key)
 
 
 def _check_not_cancelled(job: ReplicaJob) -> None:
@@ -211,7 +221,7 @@ def _take_steps(
 ) -> _StepsDone:
     """Take the steps on the next bags of a stream; changes the weights of the space."""
     settings = job.settings._replace(seed=replica_seed(job.settings.seed, stream.at.replica))
-    space.begin(start)
+    space.begin(start, job.key)
     learner = Learner(space.weights, space.averages, settings, job.lift)
     tally, diverged_at, n_rows, n_bytes, seconds = make_tally(), -1, 0, 0, 0.0
     step, stop = start.step, start.step + start.n_steps
@@ -235,21 +245,47 @@ class _TurnSpace:
         self._stride = job.stride
         self.weights = Weights(*(aligned_zeros(array.shape) for array in weights))
         self.averages = make_averages(*weights, job.stride)
+        self._begun: tuple[str, int] | None = None
+        """Run and step of the beginning of the last turn that ended."""
+        self._changed: list[I64] = []
+        """Rows that this turn changed."""
 
     def fits(self, job: ReplicaJob, weights: Weights) -> bool:
         """Whether a turn of this job can use the space."""
         shapes = [[array.shape for array in tables] for tables in (self.weights, weights)]
         return shapes[0] == shapes[1] and self._stride == job.stride
 
-    def begin(self, start: RoundStart) -> None:
-        """Copy the weights, and set the means to zeros that have seen the iterates so far."""
-        for mine, given in zip(self.weights, start.weights, strict=True):
-            mine[...] = given
-        averages, seen = self.averages, iterates_before(self.averages, start.step)
-        averages.shared[...], averages.labels[...] = 0, 0
-        averages.shared_seen[...], averages.labels_seen[...] = seen, seen
+    def begin(self, start: RoundStart, key: str) -> None:
+        """Take the weights, and set the means to zeros that have seen the iterates so far.
 
-    def changes(self, start: RoundStart) -> tuple[Change, Change]:
+        Only what differs is copied: what the last turn here changed, and what the reduction did.
+        """
+        averages, seen = self.averages, iterates_before(self.averages, start.step)
+        tables = zip(
+            weight_tables(*self.weights),
+            weight_tables(*start.weights),
+            weight_tables(averages.shared, averages.labels),
+            self._stale_rows(start, key),
+            strict=True,
+        )
+        for mine, given, means, stale in tables:
+            rows: Any = stale if stale is not None and 2 * len(stale) < len(mine) else slice(None)
+            mine[rows] = given[rows]
+            if len(means):
+                means[rows] = 0
+        averages.shared_seen[...], averages.labels_seen[...] = seen, seen
+        self._begun = None
+
+    def _stale_rows(self, start: RoundStart, key: str) -> Sequence[I64 | None]:
+        """Rows of both tables that differ from a beginning; None if any row may differ."""
+        if self._begun == (key, start.step):
+            return self._changed
+        if self._begun == (key, start.before):
+            pairs = zip(self._changed, start.changed, strict=True)
+            return [np.union1d(mine, others) for mine, others in pairs]
+        return None, None
+
+    def changes(self, start: RoundStart, key: str) -> tuple[Change, Change]:
         """Changed vectors of the shared space and of the labels."""
         averages, before, after = self.averages, start.weights, self.weights
         steps = (start.step, start.step + start.n_steps)
@@ -268,11 +304,14 @@ class _TurnSpace:
             averages.labels_seen.reshape(-1),
             iterates,
         )
+        self._begun, self._changed = (key, start.step), [shared.rows, labels.rows]
         return shared, labels
 
 
 _STREAMS = ReplicaStreams(TURNS_AT_ONCE)
 _SPACES: list[_TurnSpace] = []
 """Spaces of turns that have ended, for the next turns."""
+_WEIGHTS = WeightCache()
+"""Weights that this process has as a worker."""
 _CANCELLED: set[str] = set()
 """Keys of the runs that have ended in this process."""

@@ -30,7 +30,7 @@ import math
 import pickle
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ from streammiml._base.pool_interface import Pool, this_worker
 from streammiml.blocks.replica_streams import StreamPlace
 from streammiml.errors import DivergedError, StreammimlError
 from streammiml.kernel.average import STRIDE, iterates_before
-from streammiml.kernel.score import Weights
+from streammiml.kernel.tile import I64
 from streammiml.learn.begin import Ready
 from streammiml.learn.checkpoint import Position
 from streammiml.learn.events import RunEvents
@@ -46,25 +46,22 @@ from streammiml.learn.kernel_threads import step_settings
 from streammiml.learn.loop import diverged
 from streammiml.learn.probe import arithmetic
 from streammiml.learn.progress import TrainProgress
-from streammiml.learn.reduction import FAN_IN, GroupResult, Reduction, sum_group
+from streammiml.learn.reduction import FAN_IN, GroupResult, Reduction
 from streammiml.learn.replica import (
     ReplicaJob,
-    RoundStart,
     TurnResult,
     end_turns,
     take_turn,
 )
+from streammiml.learn.round_weights import RoundStart
 from streammiml.learn.run_plan import check_worker_memory
 from streammiml.learn.stop_signals import Interrupted, StopSignals
-from streammiml.learn.timing import KERNEL, MOVING, READING, REDUCING
+from streammiml.learn.timing import KERNEL, MOVING, READING, REDUCING, WAITING
+from streammiml.learn.worker_turns import WorkerTurns
 
 FIRST_STEPS = 128
 """Steps of the first rounds, in which the basis of the shared space and the order of sub-concepts
 are chosen."""
-SENT_BYTES = 4 << 20
-"""If R times the weights takes at most this, the weights are sent with every turn. Larger weights
-are sent once, and workers copy them from each other; if there are several groups of replicas,
-workers also sum the changes of each group. That takes longer to begin."""
 WORKERS_SECONDS = 1.0
 """How often the loop asks which workers there are, at most."""
 GROWTH = 16
@@ -122,6 +119,11 @@ class RoundLoop:
         """Address of the worker that took the last turn of each replica."""
         self._threads_of: dict[str, int] = {}
         self._workers_known_until = 0.0
+        self._reduction = Reduction()
+        self._before, self._changed = -1, list[I64]()
+        """Step at which the round before began, and what has changed since."""
+        self._sent = 0
+        """Bytes of the weights that were sent to workers in this round."""
 
     def run(self) -> None:
         """Train to the end, and look once more at the held-out bags.
@@ -189,11 +191,16 @@ class RoundLoop:
         state, clock, begun = self._state, self._events.clock, time.monotonic()
         at, n_replicas = state.at, self._config.replicas
         first, last = (int(iterates_before(state.averages, step)) for step in (at.step, end))
-        start = RoundStart(at.step, end - at.step, last > first, state.weights)
-        reduction = Reduction(start)
-        spent = dict.fromkeys((KERNEL, READING, REDUCING), 0.0)
+        start = RoundStart(
+            *(at.step, end - at.step, last > first, state.weights),
+            before=self._before,
+            changed=self._changed,
+        )
+        reduction = self._reduction
+        reduction.begin(start)
+        spent = dict.fromkeys((KERNEL, READING, REDUCING, WAITING), 0.0)
         results: list[TurnResult] = []
-        moved = n_replicas * weight_bytes(state.weights)
+        moved = 0
         with self._saving_before_the_round():
             for group in self._groups(start, job):
                 for result in group.turns:
@@ -202,17 +209,18 @@ class RoundLoop:
                 reduction.add(group)
                 spent[REDUCING] += time.monotonic() - reducing + group.seconds
                 moved += group.moved
-                results += group.turns
+                results += [result.without_changes() for result in group.turns]
         assert [result.at.replica for result in results] == list(range(n_replicas))
         reducing = time.monotonic()
         is_finite = reduction.apply(state, n_replicas, (first, last), self._config.max_norm)
+        self._before, self._changed = at.step, reduction.changed_rows()
         spent[REDUCING] += time.monotonic() - reducing
         if not is_finite:
             raise diverged(end, self._config.step_size)
         n_at_once = min(self._pool.n_threads, n_replicas)
+        for purpose, seconds in seconds_of_turns(results, n_at_once).items():
+            spent[purpose] += seconds
         for result in results:
-            spent[KERNEL] += result.kernel_seconds / n_at_once
-            spent[READING] += result.reading_seconds / n_at_once
             self._worker_of[result.at.replica] = result.worker
             self._events.tally.counts[:] += result.tally.counts
             self._events.tally.loss[:] += result.tally.loss
@@ -221,7 +229,7 @@ class RoundLoop:
             clock.add(purpose, seconds)
         clock.add(MOVING, max(0.0, time.monotonic() - begun - sum(spent.values())))
         clock.did(end - at.step, 0, 0)
-        clock.did_round(moved if self._pool.is_remote else 0)
+        clock.did_round(moved + self._sent if self._pool.is_remote else 0)
         at.step, at.replicas = end, [list(result.at[1:]) for result in results]
         at.epoch, at.place = min(result.at.epoch for result in results), 0
 
@@ -264,29 +272,19 @@ class RoundLoop:
             )
 
     def _groups(self, start: RoundStart, job: Any) -> Iterator[GroupResult]:
-        """Take the turns of a round, and sum the changes of each group, in the order of replicas.
-
-        A process holds the changes of one group, unless all changes are small.
-        """
+        """Take the turns of a round; yield the results of each group, in the order of replicas."""
         places = self._state.at.replicas
         turns = [StreamPlace(replica, *place) for replica, place in enumerate(places)]
         groups = [turns[first : first + FAN_IN] for first in range(0, len(turns), FAN_IN)]
-        workers = self._wanted_workers()
-
-        def prefer(turn: StreamPlace) -> str | None:
-            return workers.get(turn.replica)
-
-        is_small = len(turns) * weight_bytes(start.weights) <= SENT_BYTES
-        # Workers copy large weights from each other.
-        sent = start if is_small else self._pool.share(start)
-        if is_small or len(groups) == 1:
-            results = self._pool.map(take_turn, turns, sent, job, prefer=prefer)
-            for group in groups:
-                yield sum_group([next(results) for _ in group], start)
-        else:
-            yield from self._pool.map_groups(take_turn, groups, sum_group, sent, job, prefer=prefer)
-        if not is_small:
-            self._pool.release(sent)
+        if self._pool.is_remote:
+            workers = self._wanted_workers()
+            there = WorkerTurns(self._pool, start, job, lambda turn: workers.get(turn.replica))
+            yield from there.results(groups)
+            self._sent = there.sent_bytes
+            return
+        results = self._pool.map(take_turn, turns, start, job)
+        for group in groups:
+            yield GroupResult.of([next(results) for _ in group])
 
     def _wanted_workers(self) -> dict[int, str]:
         """Choose the worker of each replica: the one that has its stream, unless it has too many.
@@ -317,9 +315,21 @@ class RoundLoop:
         return wanted
 
 
-def weight_bytes(weights: Weights) -> int:
-    """Bytes of the weights that a round begins with."""
-    return sum(table.nbytes for table in weights)
+def seconds_of_turns(turns: Sequence[TurnResult], n_at_once: int) -> dict[str, float]:
+    """Seconds of the turns of a round, of which ``n_at_once`` run at a time, by purpose."""
+    kernel = sum(turn.kernel_seconds for turn in turns) / n_at_once
+    reading = sum(turn.reading_seconds for turn in turns) / n_at_once
+    busy: dict[tuple[str, int], float] = {}
+    for turn in turns:
+        thread = turn.worker, turn.thread
+        busy[thread] = busy.get(thread, 0.0) + turn.seconds
+    mean = sum(busy.values()) / n_at_once
+    return {
+        KERNEL: kernel,
+        READING: reading,
+        REDUCING: max(0.0, mean - kernel - reading),
+        WAITING: max(0.0, max(busy.values()) - mean),
+    }
 
 
 def _probe(_address: str, is_sparse: bool) -> tuple[str, str]:

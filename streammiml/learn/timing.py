@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from streammiml._base.compiled import compile_seconds
 
 KERNEL, READING, VALIDATION, CHECKPOINTS = "kernel", "reading", "validation", "checkpoints"
-REDUCING, MOVING = "reducing", "moving"
-"""Time of runs with replicas: for the reduction of a round, and for everything of a round that is
-neither kernel, reading nor reduction. That is moving bytes, scheduling, and waiting for the slowest
-replica."""
-OF_REPLICAS = (REDUCING, MOVING)
+REDUCING, WAITING, MOVING = "reducing", "waiting", "moving"
+"""Time of runs with replicas: for the reduction of a round, and for collecting what each replica
+changed; for waiting for the slowest thread; and for everything else of a round, which is moving
+bytes and scheduling."""
+OF_REPLICAS = (REDUCING, WAITING, MOVING)
 COMPILING = "compiling"
-_NAMES = (KERNEL, READING, VALIDATION, CHECKPOINTS, REDUCING, MOVING, COMPILING)
+_NAMES = (KERNEL, READING, VALIDATION, CHECKPOINTS, REDUCING, WAITING, MOVING, COMPILING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import pytest
 
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn import rounds
+from streammiml.learn import round_weights, worker_turns
 from streammiml.learn.train import train
 from tests.clusters import inside_client, inside_cluster, outside_processes
 from tests.faults.test_training import Children, killed_until_done, model_bytes
@@ -69,7 +69,7 @@ def test_replicas__with_large_weights_end_in_the_same_bytes(
     store, expected, replicas, tmp_path, monkeypatch
 ):
     """Large weights are sent once; with several groups, each is summed on a worker."""
-    monkeypatch.setattr(rounds, "SENT_BYTES", 0)
+    monkeypatch.setattr(worker_turns, "SENT_BYTES", 0)
     run = tmp_path / "run"
     with inside_client() as client:
         train(store, config(replicas=replicas), run=run, client=client)
@@ -147,13 +147,17 @@ def deaths_of(n_workers, at_once):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("replicas", "at_once", "sent_bytes"),
-    [(4, 1, rounds.SENT_BYTES), (8, 1, 0), (10, 1, 0), (4, 3, rounds.SENT_BYTES)],
+    [(4, 1, worker_turns.SENT_BYTES), (8, 1, 0), (10, 1, 0), (4, 3, worker_turns.SENT_BYTES)],
 )
 def test_replicas__workers_that_are_killed_and_others_that_join_change_nothing(
     store, expected, replicas, at_once, sent_bytes, tmp_path, monkeypatch
 ):
-    """With three at once, all workers are dead for a while."""
-    monkeypatch.setattr(rounds, "SENT_BYTES", sent_bytes)
+    """With three at once, all workers are dead for a while.
+
+    Workers receive what changed in the round before, although that is nearly everything here.
+    """
+    monkeypatch.setattr(round_weights, "MOST_CHANGED", 2.0)
+    monkeypatch.setattr(worker_turns, "SENT_BYTES", sent_bytes)
     n_killed = 0
     for attempt in range(10):
         run = tmp_path / f"{attempt}"

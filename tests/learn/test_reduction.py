@@ -1,6 +1,7 @@
 """The reduction of a round: groups of replicas are summed first, always the same ones."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from streammiml.config import ModelConfig
 from streammiml.kernel.reduce import Change
 from streammiml.kernel.sweep import make_tally
 from streammiml.learn.checkpoint import new_state
-from streammiml.learn.reduction import FAN_IN, Reduction, sum_group
-from streammiml.learn.replica import NO_CHANGE, RoundStart, TurnResult
+from streammiml.learn.reduction import FAN_IN, GroupResult, Reduction, sum_group
+from streammiml.learn.replica import NO_CHANGE, TurnResult, end_turns
+from streammiml.learn.round_weights import RoundStart, SentStart
 from tests.learn.test_checkpoint import made_lift
 from tests.oracles import reduce as oracle
 
@@ -20,7 +22,7 @@ def made_turn(replica, shared, labels):
     return TurnResult(
         at=StreamPlace(replica, 0, 0), shared=shared, labels=labels, tally=make_tally(),
         diverged_at=-1, n_rows=0, n_bytes=0, kernel_seconds=0.0, reading_seconds=0.0,
-        kept_stream=True, worker="", arithmetic="",
+        seconds=0.0, thread=0, kept_stream=True, worker="", arithmetic="",
     )  # fmt: skip
 
 
@@ -31,19 +33,33 @@ def made_change(before, seed):
     return Change(np.arange(len(before)), after, np.zeros((0, before.shape[1]), np.float32))
 
 
+def begun(start):
+    reduction = Reduction()
+    reduction.begin(start)
+    return reduction
+
+
+def summed(results, start):
+    """Sums of a group, as a worker forms them."""
+    try:
+        return sum_group(results, SentStart.of(start, whole=True), SimpleNamespace(key="a run"))
+    finally:
+        end_turns("a run")
+
+
 @pytest.mark.parametrize("n_replicas", [2, FAN_IN, FAN_IN + 1, 3 * FAN_IN - 1])
 def test_reduction__of_any_number_of_replicas_is_the_definition(n_replicas):
     state = new_state(ModelConfig(shared_dim=5, subconcepts=2, average=False), made_lift(), 3)
     tables = [state.weights.shared, state.weights.labels.reshape(8, -1)]
     before = [table.copy() for table in tables]
     start = RoundStart(0, 1, False, state.weights)
-    reduction, results, turns = Reduction(start), [], []
+    reduction, results, turns = begun(start), [], []
     for replica in range(n_replicas):
         changes = [made_change(table, 100 * replica + i) for i, table in enumerate(before)]
         turns.append(changes)
         results.append(made_turn(replica, *changes))
     for first in range(0, n_replicas, FAN_IN):
-        reduction.add(sum_group(results[first : first + FAN_IN], start))
+        reduction.add(GroupResult.of(results[first : first + FAN_IN]))
     assert reduction.apply(state, n_replicas, (0, 0), 10.0)
     for number, table in enumerate(tables):
         for row in range(len(table)):
@@ -56,9 +72,9 @@ def test_reduction__a_round_that_changed_nothing_keeps_the_weights():
     state = new_state(ModelConfig(shared_dim=5, subconcepts=2), made_lift(), 3)
     before = [table.copy() for table in state.weights]
     start = RoundStart(0, 1, True, state.weights)
-    reduction = Reduction(start)
+    reduction = begun(start)
     empty = Change(np.zeros(0, np.int64), *np.zeros((2, 0, before[0].shape[1]), np.float32))
-    reduction.add(sum_group([made_turn(0, empty, empty)], start))
+    reduction.add(GroupResult.of([made_turn(0, empty, empty)]))
     assert reduction.apply(state, 1, (0, 2), 10.0)
     for table, kept in zip(state.weights, before, strict=True):
         np.testing.assert_array_equal(table, kept)
@@ -84,9 +100,10 @@ def test_group__that_was_sent_has_only_changed_vectors_and_gives_the_same_bits(h
     iterates = (0, 2) if has_means else (0, 0)
     for is_sent, state in enumerate(states):
         start = RoundStart(0, 1, has_means, state.weights)
-        reduction = Reduction(start)
-        group = sum_group(results, start)
+        reduction = begun(start)
+        group = GroupResult.of(results)
         if is_sent:
+            group = summed(results, start)
             sent = pickle.dumps(group)
             assert [list(packed.rows) for packed in group.sums] == [[1, 2, 3, 5]] * 2
             group = pickle.loads(sent)
@@ -112,7 +129,7 @@ def test_reduction__control_another_order_of_the_replicas_gives_other_sums():
         change = Change(np.arange(len(vectors)), vectors, vectors[:0])
         results.append(made_turn(replica, change, made_change(np.zeros((8, 8), np.float32), 0)))
     totals = [
-        sum_group([results[i] for i in order], start).sums[0].sums.total[0, 0]
+        summed([results[i] for i in order], start).sums[0].sums.total[0, 0]
         for order in ((0, 1, 2), (0, 2, 1))
     ]
     assert totals == [1.0, 0.0]

@@ -8,15 +8,18 @@ import pytest
 
 from streammiml.blocks.replica_streams import StreamPlace
 from streammiml.config import TrainConfig
+from streammiml.kernel.score import Weights
 from streammiml.learn import replica as turns
 from streammiml.learn.begin import begin, settle
 from streammiml.learn.replica import (
-    RoundStart,
     TurnCancelled,
     end_turns,
+    known_start,
     replica_seed,
+    take_sent_turn,
     take_turn,
 )
+from streammiml.learn.round_weights import RoundStart, SentStart, weight_tables
 from streammiml.learn.rounds import replica_job
 from tests.planted import planted
 from tests.stores import write_store
@@ -55,7 +58,8 @@ def test_take_turn__has_the_same_bits_again_and_in_another_process(job_and_start
     first = take_turn(StreamPlace(1, 0, 0), start, job)
     assert_same(take_turn(StreamPlace(1, 0, 0), start, job), first)
     sent = pickle.loads(pickle.dumps(replace(job, key=job.key + "again")))
-    assert_same(take_turn(StreamPlace(1, 0, 0), pickle.loads(pickle.dumps(start)), sent), first)
+    there = pickle.loads(pickle.dumps(SentStart.of(start)))
+    assert_same(take_sent_turn(StreamPlace(1, 0, 0), there, sent), first)
     end_turns(sent.key)
     assert first.tally.counts[0] == 100
     assert len(first.labels.rows) > 0
@@ -64,7 +68,7 @@ def test_take_turn__has_the_same_bits_again_and_in_another_process(job_and_start
 def test_job_and_start__arrive_at_addresses_that_kernels_can_use(job_and_start):
     job, start = job_and_start
     # Protocol 5 sends arrays beside the bytes; they may arrive at any address.
-    for sent in (job, start):
+    for sent in (job, SentStart.of(start)):
         buffers = []
         content = pickle.dumps(sent, protocol=5, buffer_callback=buffers.append)
         moved = []
@@ -73,7 +77,7 @@ def test_job_and_start__arrive_at_addresses_that_kernels_can_use(job_and_start):
             room[1:] = buffer.raw()
             moved.append(memoryview(room)[1:])
         received = pickle.loads(content, buffers=moved)
-        arrays = received.lift if sent is job else received.weights
+        arrays = received.lift if sent is job else known_start(received, job).weights
         for array in arrays:
             if isinstance(array, np.ndarray) and array.size:
                 assert array.ctypes.data % 64 == 0
@@ -99,6 +103,26 @@ def test_take_turn__goes_on_where_the_turn_before_ended(job_and_start):
     assert not opened.kept_stream
     assert_same(opened, kept)
     assert kept.at > first.at
+
+
+def test_take_turn__in_a_space_of_the_round_before_has_the_same_bits(job_and_start):
+    """Only vectors that changed are copied: by this turn, by others, and in another run."""
+    job, start = job_and_start
+    first = take_turn(StreamPlace(1, 0, 0), start, job)
+    changed = [np.union1d(change.rows, [0, 2]) for change in (first.shared, first.labels)]
+    weights = Weights(*(table.copy() for table in start.weights))
+    for table, rows in zip(weight_tables(*weights), changed, strict=True):
+        table[rows] *= 0.5
+    later = RoundStart(100, 100, True, weights, before=0, changed=changed)
+    for at in (first.at, StreamPlace(2, 0, 0), StreamPlace(0, 0, 0)):
+        assert turns._SPACES
+        warm = take_turn(at, later, job)
+        turns._SPACES.clear()
+        assert_same(take_turn(at, later, job), warm)
+    unknown = replace(later, step=300, before=-1, changed=())
+    warm = take_turn(first.at, unknown, job)
+    turns._SPACES.clear()
+    assert_same(take_turn(first.at, unknown, job), warm)
 
 
 def test_take_turn__replicas_differ(job_and_start):

@@ -3,6 +3,7 @@
 import json
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from streammiml._base.thread_pool import ThreadPool
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.errors import DivergedError, StoreError, StreammimlError
-from streammiml.learn import machines, rounds
+from streammiml.learn import machines, rounds, worker_turns
 from streammiml.learn import replica as turns
 from streammiml.learn.begin import begin, settle
 from streammiml.learn.checkpoint import has_checkpoint
@@ -131,7 +132,8 @@ def test_replicas__large_weights_that_are_summed_by_groups_give_the_same_bytes(
     """Ten replicas are two groups."""
     config = small(replicas=10, block_bags=1, mix_blocks=2)
     expected = trained(store, tmp_path / "small", config)
-    monkeypatch.setattr(rounds, "SENT_BYTES", 0)
+    monkeypatch.setattr(worker_turns, "SENT_BYTES", 0)
+    monkeypatch.setattr(pools, "open_pool", lambda *_, **__: FakeCluster({"a": 1}))
     assert trained(store, tmp_path / "large", config) == expected
 
 
@@ -270,6 +272,19 @@ def test_replicas__every_bag_is_visited_about_once_an_epoch(store):
 # The history and the folder.
 
 
+def test_seconds_of_turns__tell_waiting_from_work():
+    """Two threads; one takes two turns of 3 s, the other one of 2 s."""
+
+    def turn(thread, seconds):
+        return SimpleNamespace(
+            worker="a", thread=thread, seconds=seconds, kernel_seconds=seconds - 1,
+            reading_seconds=0.5,
+        )  # fmt: skip
+
+    spent = rounds.seconds_of_turns([turn(1, 3), turn(2, 2), turn(1, 3)], 2)
+    assert spent == {"kernel": 2.5, "reading": 0.75, "reducing": 0.75, "waiting": 2.0}
+
+
 def test_history__tells_the_time_of_rounds_and_their_steps(store, tmp_path):
     run, moments = tmp_path / "run", []
     train(store, small(), run=run, watch=moments.append)
@@ -277,7 +292,7 @@ def test_history__tells_the_time_of_rounds_and_their_steps(store, tmp_path):
     steps = [line["step"] for line in lines]
     assert steps == sorted({*steps})
     for line in lines:
-        assert {"kernel", "reducing", "moving"} <= set(line["time"])
+        assert {"kernel", "reducing", "waiting", "moving"} <= set(line["time"])
         assert sum(line["time"].values()) <= line["seconds"] + 0.01
         assert line["rows_per_second"] > line["steps_per_second"] > 0
         assert 0 < line["share_of_violations"] <= 1
