@@ -48,7 +48,13 @@ ONLY = {
         *("bags/fast_reads.py", "blocks/bag_copies.py"),
     },
     "scipy": {"bags/from_arrays.py"},
-    "threading": {"_base/child_call.py", "_base/compiled.py", "_base/shared_epochs.py"},
+    "threading": {
+        "_base/child_call.py",
+        "_base/compiled.py",
+        "_base/keyed_cache.py",
+        "_base/pool_interface.py",
+        "_base/shared_epochs.py",
+    },
     "dask": {"_base/local_cluster.py", "_base/thread_pool.py"},
     "distributed": {"_base/cluster_pool.py", "_base/local_cluster.py"},
 }

@@ -6,6 +6,7 @@ This module imports no Dask, so code that only passes the options on stays quick
 from __future__ import annotations
 
 import sys
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -85,6 +86,11 @@ def this_worker() -> str:
         with suppress(ValueError):
             return str(module.get_worker().address)
     return ""
+
+
+def this_thread() -> int:
+    """Number of the current thread, in its process."""
+    return threading.get_ident()
 
 
 class Pool(ABC):

@@ -6,7 +6,6 @@ wherever and however often it runs, the result has the same bits.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streammiml._base.hashing import mixed
-from streammiml._base.pool_interface import this_worker
+from streammiml._base.pool_interface import this_thread, this_worker
 from streammiml.blocks.plan import BlockPlan
 from streammiml.blocks.replica_streams import (
     ReplicaStream,
@@ -184,7 +183,7 @@ def _take_turn(at: StreamPlace, start: RoundStart, job: ReplicaJob) -> TurnResul
         kernel_seconds=done.seconds,
         reading_seconds=stream.waited - waited,
         seconds=time.monotonic() - begun,
-        thread=threading.get_ident(),
+        thread=this_thread(),
         kept_stream=kept_stream,
         worker=this_worker(),
         arithmetic=arithmetic(sparse=job.visits.listed.sparse),

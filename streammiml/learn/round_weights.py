@@ -7,14 +7,14 @@ another worker was lost, it says so, and receives all weights: that costs time, 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml._base.keyed_cache import KeyedCache
 from streammiml.kernel.score import Weights
 from streammiml.kernel.tile import F32, I64, aligned_zeros
 
@@ -76,15 +76,13 @@ class _Kept:
 
     step: int = -1
     weights: Weights | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class WeightCache:
     """The weights that a worker process keeps from one round to the next, by the key of the run."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[str, _Kept] = {}
+        self._kept = KeyedCache(_Kept, RUNS_KEPT)
 
     def begin(self, key: str, sent: SentStart) -> RoundStart | None:
         """Return the beginning of a round; None if all weights must be sent.
@@ -92,13 +90,7 @@ class WeightCache:
         The weights are changed in place: the turns of the round before have ended, or nobody waits
         for their results.
         """
-        with self._lock:
-            # The dictionary begins with the least recently used run.
-            kept = self._kept.pop(key) if key in self._kept else _Kept()
-            self._kept[key] = kept
-            for old in list(self._kept)[:-RUNS_KEPT]:
-                del self._kept[old]
-        with kept.lock:
+        with self._kept.using(key) as kept:
             if kept.step != sent.step:
                 if sent.before < 0:
                     kept.weights = _copied(sent.vectors, kept.weights)
@@ -117,8 +109,7 @@ class WeightCache:
 
     def forget(self, key: str) -> None:
         """Forget the weights of a run."""
-        with self._lock:
-            self._kept.pop(key, None)
+        self._kept.forget(key)
 
 
 def weight_tables(shared: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
