@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from streammiml._base.atomic import local_path, save_whole
+from streammiml._base.atomic import local_input, local_path, save_whole
 from streammiml._base.calibration import Calibration
 from streammiml._base.html_table import listed, table_html
 from streammiml._base.tensors import MODEL_TENSORS, check_tensors
@@ -366,7 +366,7 @@ class Model:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
         """Read a model file, or the model file of a run folder; every byte is checked."""
-        path = Path(path)
+        path = local_input(path, "runs and models")
         if path.is_dir():
             path = path / MODEL_FILE
         tensors, content = load_tensors(path, kind="model", version=MODEL_FORMAT)

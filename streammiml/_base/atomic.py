@@ -36,10 +36,28 @@ def local_path(path: str | os.PathLike[str], what: str, kind: str = "folder") ->
     """
     if URL.match(os.fspath(path)):
         raise StreammimlError(
-            f"{path} is a URL, and {what} are written to {kind}s of this machine only; name a "
-            f"{kind}, and upload it when it is complete"
+            f"{_as_given(path)} is a URL, and {what} are written to {kind}s of this machine only; "
+            f"name a {kind}, and upload it when it is complete"
         )
     return Path(path)
+
+
+def local_input(path: str | os.PathLike[str], what: str) -> Path:
+    """Path of a file or folder that is to be read; a URL is refused.
+
+    ``what`` names in the message what is read only from this machine.
+    """
+    if URL.match(os.fspath(path)):
+        raise StreammimlError(
+            f"{_as_given(path)} is a URL, and {what} are read from this machine only; copy it here "
+            "first, and name the copy"
+        )
+    return Path(path)
+
+
+def _as_given(path: str | os.PathLike[str]) -> str:
+    """The URL with both of its slashes."""
+    return re.sub(r"^([^:/]+):/+", r"\1://", os.fspath(path))
 
 
 def free_bytes(folder: Path) -> int:

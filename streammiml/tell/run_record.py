@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from streammiml._base.atomic import local_input
 from streammiml._base.json_and_toml import parse_json, parse_toml
 from streammiml.errors import StreammimlError
 from streammiml.learn.run_facts import RunFacts, read_run_facts
@@ -41,7 +42,7 @@ class RunRecord:
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:
     """Read a run folder, finished or not."""
-    path = Path(path)
+    path = local_input(path, "runs")
     settings = path / SETTINGS
     if not settings.is_file():
         what = "a file" if path.is_file() else "not a run folder" if path.exists() else "missing"

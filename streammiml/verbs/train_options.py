@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from streammiml._base.atomic import local_input
 from streammiml._base.json_and_toml import parse_toml
 from streammiml.bags.layout import MANIFEST
 from streammiml.config import TrainConfig
@@ -57,8 +58,9 @@ def merged(options: TrainOptions | None, file: Path | None) -> TrainOptions:
     """Merge settings: the command line over a file over the defaults."""
     given: dict[str, Any] = {}
     if file is not None:
+        path = local_input(file, "settings")
         try:
-            given = parse_toml(file.read_text("utf-8"))
+            given = parse_toml(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise StreammimlError(f"{file} cannot be read: {error}") from None
         known = [field.name for field in fields(TrainConfig)]

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from streammiml._base import atomic
-from streammiml._base.atomic import FolderLock, local_path, save_whole, write_atomically
+from streammiml._base.atomic import (
+    FolderLock,
+    local_input,
+    local_path,
+    save_whole,
+    write_atomically,
+)
 from streammiml.errors import StreammimlError
 from tests.stores import file_limit
 
@@ -112,3 +118,16 @@ def test_local_path__refuses_urls(path):
 @pytest.mark.parametrize("path", ["run", "a:b", "./s3:/x", Path("/tmp/c:/d")])
 def test_local_path__takes_paths(path):
     assert local_path(path, "runs") == Path(path)
+
+
+@pytest.mark.parametrize("given", ["s3://bucket/run", Path("s3://bucket/run")])
+def test_local_input__refuses_urls_and_names_them_with_both_slashes(given):
+    message = (
+        r"^s3://bucket/run is a URL, and runs are read from this machine only; copy it here first, "
+        r"and name the copy$"
+    )
+    with pytest.raises(StreammimlError, match=message):
+        local_input(given, "runs")
+    with pytest.raises(StreammimlError, match=r"^s3://bucket/run is a URL, and pages are writ"):
+        local_path(given, "pages", "file")
+    assert local_input("runs/s3", "runs") == Path("runs/s3")

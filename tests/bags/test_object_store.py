@@ -522,6 +522,8 @@ def test_deadline__must_be_seconds(monkeypatch, text):
 def test_deadline__has_a_default(monkeypatch):
     monkeypatch.delenv("STREAMMIML_STORE_SECONDS", raising=False)
     assert deadline() == 60
+    # The time that a dead endpoint gets.
+    assert ObjectFolder("s3://bucket/x.zarr")._patience == 15
 
 
 def test_urls__without_obstore_name_the_extra(monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 
 from streammiml.config import Calibrate
 from streammiml.verbs import main
+from tests.remote_servers import s3_settings
 
 HEAVY = {"numpy", "numba", "zarr", "dask", "distributed", "pyarrow", "sklearn", "jinja2", "h5py"}
 HEAVY |= {"matplotlib", "scipy", "safetensors"}
@@ -198,3 +199,51 @@ def test_bare_options__have_the_values_that_the_setting_has():
 )
 def test_with_values__completes_options_without_a_value(given, complete):
     assert main.with_values(["train", *given]) == ["train", *complete]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["evaluate", "s3://b/run", "x.zarr"], "s3://b/run is a URL, and runs and models are read"),
+        (
+            ["predict", "gs://b/m.safetensors", "x.zarr", "out"],
+            "gs://b/m.safetensors is a URL, and",
+        ),
+        (["explain", "https://h/run", "x.zarr", "out"], "https://h/run is a URL, and runs and mod"),
+        (["report", "s3://b/run"], "s3://b/run is a URL, and runs are read from this machine only"),
+        (
+            ["train", "x.zarr", "run", "--config", "s3://b/c.toml"],
+            "s3://b/c.toml is a URL, and settings are read from this machine only; copy it here",
+        ),
+        (["export", "run", "s3://b/m.onnx"], "s3://b/m.onnx is a URL, and models are written to f"),
+        (
+            ["convert", "x.csv", "x.zarr", "--labels", "s3://b/m.safetensors"],
+            "s3://b/m.safetensors is a URL, and runs and models are read from this machine only",
+        ),
+    ],
+)
+def test_run__refuses_urls_where_only_files_are_read(words, what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").write_text("bag,x,labels\n1,2,a\n")
+    assert main.run(words) == 2
+    assert capsys.readouterr().err.startswith(f"streammiml: {what}")
+
+
+@pytest.mark.parametrize("verb", ["train", "tune", "compare", "evaluate"])
+def test_run__gives_a_dead_endpoint_a_quarter_of_the_time(
+    verb, model, tmp_path, monkeypatch, capsys
+):
+    """That is 15 s by default; here it is one second of four."""
+    settings = s3_settings("http://127.0.0.1:9", seconds=4)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    url = "s3://bucket/x.zarr"
+    words = [verb, url, str(tmp_path / "out")]
+    if verb == "evaluate":
+        words = [verb, str(model), url]
+    assert main.run(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "cannot be read within 1 s: " in line
+    assert "check address and network, or set STREAMMIML_STORE_SECONDS to wait longer" in line
+    assert not (tmp_path / "out").exists()

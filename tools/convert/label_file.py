@@ -13,27 +13,32 @@ from streammiml.bags.layout import MANIFEST
 from streammiml.bags.store import open_one
 from streammiml.errors import StreammimlError
 from streammiml.model import load_model
-from streammiml_tools.readers.remote_files import is_url, url_of
+from streammiml_tools.readers.remote_files import is_url, source_path, url_of
 from streammiml_tools.readers.text import twice
 
 NAME_COLUMNS = ("name", "display_name", "label", "label_name")
 OTHER_NAMES = ("knowledgegraphid", "mid")
 """Columns that name a label where its name is empty."""
+TEXTS, MODEL = (".txt", ".csv", ".tsv"), ".safetensors"
 SEPARATORS = {".csv": ",;\t", ".tsv": "\t"}
 """Characters that may separate columns, by suffix, most likely first."""
 
 
 def label_names_in(path: Path) -> tuple[str, ...]:
     """Return the label names of a file, run, model or store, in order; raises StreammimlError."""
-    if is_url(path) or path.is_dir() or path.suffix == ".safetensors":
-        # A URL must be that of a store; runs and models are local.
-        is_store = is_url(path) or (path / MANIFEST).is_file()
+    is_remote, suffix = is_url(path), path.suffix.lower()
+    # A URL with another suffix must be that of a store; runs and models are local.
+    is_store_url = is_remote and suffix not in (*TEXTS, MODEL)
+    path = source_path(path)
+    if is_store_url or suffix == MODEL or path.is_dir():
+        is_store = is_store_url or (not is_remote and (path / MANIFEST).is_file())
         names = (open_one(url_of(path)) if is_store else load_model(path)).label_names
         if names is None:
             raise StreammimlError(f"--labels {path} has no names of labels, only their number")
         return tuple(names)
     try:
-        text = path.read_text("utf-8-sig")
+        with path.open("rb") as file:
+            text = file.read().decode("utf-8-sig")
     except OSError as error:
         raise StreammimlError(f"--labels {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

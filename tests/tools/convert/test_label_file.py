@@ -1,10 +1,13 @@
 """The file of --labels: one name a line, or a vocabulary."""
 
+from pathlib import Path
+
 import pytest
 
 from streammiml.errors import StreammimlError
 from streammiml_tools.convert.label_file import label_names_in
 from tests.measure.models import made_model
+from tests.remote_servers import http_server
 from tests.stores import made_block, write_store
 
 
@@ -73,3 +76,13 @@ def test_table__of_other_columns_is_refused(tmp_path, suffix):
         )
         with pytest.raises(StreammimlError, match=message):
             label_names_in(path)
+
+
+def test_labels__of_a_text_under_a_url(tmp_path):
+    (tmp_path / "l.txt").write_text("sky\nsea\n")
+    (tmp_path / "v.csv").write_text("index,name\n1,b\n0,a\n")
+    with http_server(tmp_path) as server:
+        assert label_names_in(Path(f"{server}/l.txt")) == ("sky", "sea")
+        assert label_names_in(Path(f"{server}/v.csv")) == ("a", "b")
+        with pytest.raises(StreammimlError, match=r"^--labels http://.*/no.txt cannot be read: th"):
+            label_names_in(Path(f"{server}/no.txt"))
