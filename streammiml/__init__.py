@@ -23,6 +23,7 @@ streammiml.errors.StoreError: ...
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from streammiml.tell.explain import explain as explain
     from streammiml.tell.report import report as report
     from streammiml_tools.convert.from_python import convert as convert
+
+# Silent until a program that uses the library adds a handler of its own.
+logging.getLogger("streammiml").addHandler(logging.NullHandler())
 
 _HOMES = {
     "METRICS": "streammiml.measure.registry",

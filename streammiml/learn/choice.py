@@ -19,6 +19,7 @@ the trials. Finished trials are recorded, so a run that is killed repeats only t
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,6 +57,8 @@ from streammiml.learn.trained_model import label_rule
 from streammiml.learn.validation import NothingRanked, step_work
 
 I64 = NDArray[np.int64]
+
+_LOG = logging.getLogger("streammiml")
 
 RACE = Pace(1 / 3, (1 / 4,))
 """The first rung has a quarter of the steps: settings learn at different speeds, so shorter trials
@@ -419,6 +422,8 @@ class Choice:
             config = resolved(config, n_bags)
         else:
             config = replace(config, validation=0.0, epochs=self._epochs(winner, curves))
+            if why := self._why_few(winner, config.n_epochs):
+                _LOG.warning("training for %d epochs%s", config.epochs, why)
         offset = self._offset(winner, config)
         reasons = self._reasons(winner, config)
         if offset is not None:

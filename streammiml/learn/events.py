@@ -6,6 +6,7 @@ take the steps, and call :meth:`RunEvents.after_steps` in between.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from streammiml.learn.progress import TrainProgress
 from streammiml.learn.run_plan import mixing_in_words
 from streammiml.learn.stop_signals import Stopped, StopSignals
 from streammiml.learn.timing import CHECKPOINTS, VALIDATION, TrainClock, WorkDone
+
+_LOG = logging.getLogger("streammiml.train")
 
 
 class RunSchedule(Protocol):
@@ -124,6 +127,7 @@ class RunEvents:
         with self.clock.spending(CHECKPOINTS):
             save_checkpoint(folder.checkpoints, self._state, self._ready.key)
         self._saved_at = (self._state.at.step, time.monotonic())
+        _LOG.info("checkpoint of step %s in %s", f"{self._state.at.step:,}", folder.checkpoints)
 
     # Looks at the held-out bags.
 

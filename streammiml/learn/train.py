@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -25,6 +27,8 @@ from streammiml.learn.train_display import both_shown
 from streammiml.learn.trained_model import trained_model
 from streammiml.learn.unpredicted_labels import warn_of_unpredicted
 from streammiml.model import Model
+
+_LOG = logging.getLogger("streammiml.train")
 
 
 def train(
@@ -138,12 +142,15 @@ def train_run(
 
     The caller calls ``finish_extension`` after it has shown the result to the user.
     """
-    stop = StopSignals()
+    stop, begun = StopSignals(), time.monotonic()
     # Without a folder there is nothing to save: Ctrl-C raises KeyboardInterrupt as usual.
     listening = stop.listening if folder is not None else nullcontext
     with folder or nullcontext():
         settings = settle(store, config, folder, extend=extend, start=start)
         machines.check(settings.config)
+        if not is_trial:
+            where = f"run {folder.path}" if folder is not None else "no run folder"
+            _LOG.info("train begins: %s bags of %s, %s", f"{store.n_bags:,}", store.name, where)
         has_start = settings.start_fingerprint is not None
         n_calibration_folds(store, settings.config, has_start=has_start)
         if not settings.is_resumed:
@@ -156,6 +163,9 @@ def train_run(
                 # Before the settings are recorded: a run that gets no pool can be begun again.
                 pool = stack.enter_context(machines.open_pool(settings.config))
             ready = begin(settings)
+            step = ready.state.at.step
+            if step:
+                _LOG.info("train resumes at step %s", f"{step:,}")
             # The loop needs neither the start model nor a second copy of its weights.
             del settings, start
             if pool is not None:
@@ -164,6 +174,13 @@ def train_run(
             else:
                 with listening():
                     Loop(ready, watch, stop).run()
+        if ready.stopped_early:
+            _LOG.info(
+                "train stopped early at step %s; the lowest ranking loss is %.4f, of step %s",
+                f"{ready.state.at.step:,}",
+                ready.state.at.best_loss,
+                f"{ready.state.at.best_step:,}",
+            )
         with listening():
             model = calibrated(trained_model(ready), ready, stop, watch_choice)
         if folder is not None:
@@ -171,4 +188,6 @@ def train_run(
             write_card(ready, model, folder.path)
         if not is_trial:
             warn_of_unpredicted(ready, model)
+            seconds = time.monotonic() - begun
+            _LOG.info("train ends: %s steps, %.1f s", f"{ready.state.at.step:,}", seconds)
         return model

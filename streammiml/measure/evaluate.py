@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ from streammiml.measure.scoring import (
 from streammiml.measure.tasks import BagRange
 from streammiml.model import Model
 from streammiml.scorer import Scorer
+
+_LOG = logging.getLogger("streammiml.evaluate")
 
 
 class Partials(NamedTuple):
@@ -128,8 +132,11 @@ def evaluate(
         probabilities=model.calibration is not None,
     )
     with shown(ScoreDisplay, watch, progress=progress) as watch, open_pool(options) as pool:
+        begun = time.monotonic()
+        _LOG.info("evaluate begins: %s bags of %s", f"{store.n_bags:,}", store.name)
         collector = MetricCollector(chosen_metrics)
         total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
+    _LOG.info("evaluate ends: %s bags, %.1f s", f"{total.n_bags:,}", time.monotonic() - begun)
     return finished(chosen_metrics, total, store.label_names or model.label_names)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -55,6 +56,7 @@ from streammiml.scorer import Scorer
 
 VERSION = 1
 """Increase this when the bytes of parts change, so that no folder mixes two versions."""
+_LOG = logging.getLogger("streammiml.predict")
 FORMATS = {"parquet": "streammiml.measure.write_parquet", "zarr": "streammiml.measure.write_zarr"}
 
 
@@ -289,6 +291,10 @@ def write_predictions(
         total = _sum(kept.values())
         n_kept_bags = total.n_bags
         counter = BagCounter(store.n_bags, pool.dashboard, watch, n_kept_bags)
+        _LOG.info(
+            "predict begins: %s bags of %s in %d parts, %d of them there already",
+            *(f"{store.n_bags:,}", store.name, plan.n_parts, len(kept)),
+        )
         missing = [number for number in range(plan.n_parts) if number not in kept]
         everything = all_bags(store, remote=pool.is_remote)
         tasks = part_tasks(plan, missing, everything, pool.n_threads)
@@ -305,6 +311,7 @@ def write_predictions(
                 )
             total = total.add(counts)
         folder.finish({"n_parts": plan.n_parts, **total._asdict()})
+        _LOG.info("predict ends: %s, %.1f s", folder.path, time.monotonic() - begun)
         n_row_scores = None if output is None else count_records(path, plan.n_parts)
     seconds = time.monotonic() - begun
     return {

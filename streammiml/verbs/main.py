@@ -360,9 +360,14 @@ def _complain(message: str) -> int:
 
 
 class _Notices(logging.Handler):
-    """Prints log records of the library, such as that kernels are being compiled, on stderr."""
+    """Prints notices of the library, such as that kernels are being compiled, on stderr.
+
+    Records of loggers below ``streammiml`` say when calls begin and end, which a display shows.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name != "streammiml" and record.levelno < logging.WARNING:
+            return
         # If stderr is closed (2>&-), print would write to stdout, among the results.
         if sys.stderr is not None:
             print(f"streammiml: {record.getMessage()}", file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -75,6 +76,9 @@ class Converted:
         }
 
 
+_LOG = logging.getLogger("streammiml.convert")
+
+
 def convert(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     store: str | os.PathLike[str],
@@ -125,7 +129,9 @@ def convert(
             pool_options = PoolOptions(workers=workers, scheduler=scheduler, client=client)
             pool = stack.enter_context(open_pool(pool_options, relief="--memory"))
         plan, records = _open_plan(folder, files, destination, settings, options, pool)
+        _LOG.info("convert begins: %d files to %s", len(files.paths), destination)
         for warning in _warnings(plan, files):
+            _LOG.info("convert: %s", warning)
             (say or _ignore)(warning)
         # Loaded late: the compiler takes longer to load than a refusal or a warning may take.
         running = import_module("streammiml_tools.convert.runner")
@@ -147,7 +153,9 @@ def convert(
             )
         stores = runner.finish()
         folder.remove()
-    return Converted(stores, facts, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    _LOG.info("convert ends: %s bags, %.1f s", f"{sum(s.n_bags for s in stores):,}", seconds)
+    return Converted(stores, facts, seconds)
 
 
 def _ignore(line: str) -> None:
