@@ -9,7 +9,7 @@ import pytest
 from tests.faults.matrix import MATRIX, WITHOUT_CONTROL
 
 TESTS = Path(__file__).parents[1]
-MOST_WITHOUT_CONTROL = 18
+MOST_WITHOUT_CONTROL = 12
 """How many rows may lack a control; lower this when a row gets one."""
 
 

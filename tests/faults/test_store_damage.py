@@ -757,6 +757,14 @@ def test_lie__is_refused_by_reading_and_by_the_check(copy, lie):
     assert any(array in line or "label" in line for line in sm.open_store(copy).check())
 
 
+def test_control__without_the_check_of_labels_a_lie_is_read(copy, monkeypatch):
+    array, element, value, _ = LIES["label above"]
+    tamper(copy, array, element, value)
+    monkeypatch.setattr(store.BagStore, "_check_labels", lambda *_: None)
+    opened = sm.open_store(copy)
+    assert opened.read(0, 12).label_indices.max() == value == opened.n_labels
+
+
 def test_control__tampering_with_a_truth_changes_nothing(copy, tiny):
     for array in ("bag_offsets", "label_offsets", "label_indices", "row_labels", "bag_id_offsets"):
         before = sm.open_store(copy)._arrays[array].read(0, 3)

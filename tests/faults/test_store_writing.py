@@ -396,6 +396,13 @@ def test_two_writers_in_one_process__are_told_of_each_other(backend, tmp_path):
     BagWriter.begin(path, made_spec()).close()
 
 
+def test_control__without_the_lock_a_second_writer_begins(backend, tmp_path, monkeypatch):
+    monkeypatch.setattr("streammiml._base.atomic.lock_file", lambda _: True)
+    path = tmp_path / f"x.{backend}"
+    with BagWriter.begin(path, made_spec()), BagWriter.begin(path, made_spec()):
+        pass
+
+
 def test_store_being_written__cannot_be_seen(backend, tmp_path):
     spec, parts = job("dense")
     path = tmp_path / f"x.{backend}"
@@ -492,6 +499,16 @@ def test_nonsense__is_refused_with_its_place_and_leaves_no_trace(backend, case, 
             writer.write_part(number, part)
         writer.finish(N_PARTS)
         assert content(path) == undisturbed[backend, "dense"]
+
+
+def test_control__without_the_check_of_values_nonsense_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr("streammiml.bags.validate._values", lambda values, *_: values)
+    block = made_block(5)
+    rows = np.where(block.rows == block.rows[4, 1], np.nan, block.rows)
+    with BagWriter.begin(tmp_path / "x.zarr", made_spec()) as writer:
+        writer.write_part(0, replace(block, rows=rows))
+        writer.finish(1)
+    assert np.isnan(sm.open_store(tmp_path / "x.zarr").read(0, 5).rows).any()
 
 
 def test_ids_that_come_twice__are_refused_whatever_part_they_are_in(backend):

@@ -380,6 +380,14 @@ def test_sync__that_fails_is_never_reported_as_saved(store, tmp_path, monkeypatc
     assert sorted((run / "checkpoints").iterdir()) == before
 
 
+def test_sync__control_if_errors_of_fsync_were_ignored_it_would_be_reported_as_saved(
+    store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    train(store, TrainConfig(**SETTINGS, max_steps=60), run=tmp_path / "run")
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
 def test_two__processes_on_one_run_the_second_names_the_first(store, tmp_path, capsys):
     run = tmp_path / "run"
     process = started(store, run, **FOREVER)

@@ -136,6 +136,18 @@ def test_checkpoint__order_comes_from_the_step_whatever_the_clock_says(tmp_path)
     assert load_checkpoint(tmp_path, expected()).at.step == 2
 
 
+def test_checkpoint__control_in_the_order_of_the_clock_an_old_one_is_loaded(tmp_path, monkeypatch):
+    for step in (1, 2):
+        path = save_checkpoint(tmp_path, made_state(step=step), KEY)
+        os.utime(path, (2_000_000_000 - step * 10**6, 2_000_000_000 - step * 10**6))
+
+    def by_time(folder):
+        return sorted(folder.glob("step-*"), key=os.path.getmtime, reverse=True)
+
+    monkeypatch.setattr(states, "_checkpoints", by_time)
+    assert load_checkpoint(tmp_path, expected()).at.step == 1
+
+
 def test_checkpoint__none_at_all_is_none(tmp_path):
     assert load_checkpoint(tmp_path, expected()) is None
     (tmp_path / "step-000000000009.safetensors.0a1b2c3d.partial").write_bytes(b"half")

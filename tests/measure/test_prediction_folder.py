@@ -59,6 +59,17 @@ def test_folder__removes_what_a_killed_process_left(tmp_path):
     assert {path.name for path in (tmp_path / "p").iterdir()} == {RECORD, "_lock"}
 
 
+def test_folder__control_without_the_cleaning_what_a_killed_process_left_stays(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(PartFolder, "remove_partial_files", lambda _: None)
+    with PartFolder(tmp_path / "p", {}, "predictions") as folder:
+        (folder.path / ".a.0badcafe.partial").write_text("half")
+    with PartFolder(tmp_path / "p", {}, "predictions"):
+        pass
+    assert (tmp_path / "p" / ".a.0badcafe.partial").exists()
+
+
 def test_atomic_file__a_failure_leaves_the_file_as_it_was(tmp_path):
     write_json(tmp_path / "x", {"b": 1, "a": 2})
     before = (tmp_path / "x").read_bytes()
