@@ -193,6 +193,7 @@ class RunEvents:
             epochs=self._n_epochs,
             replicas=self._config.replicas,
             rounds=since_line.rounds,
+            rounds_here=now.rounds,
             moved_mb=round(since_line.moved / 1e6, 3),
             mixing=self._mixing,
             stopped_early=self._ready.stopped_early,

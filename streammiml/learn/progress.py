@@ -66,6 +66,8 @@ class TrainProgress:
     number of steps."""
     replicas: int
     """Number of replicas that take steps at the same time."""
+    rounds_here: int
+    """Rounds of replicas since the run began or was resumed."""
     rounds: int
     """Rounds of replicas since the last line; 0 without replicas."""
     moved_mb: float
@@ -93,7 +95,7 @@ class TrainProgress:
 
 
 _LIVE = (
-    *("steps_here", "is_line", "epochs", "replicas", "mixing", "stopped_early"),
+    *("steps_here", "rounds_here", "is_line", "epochs", "replicas", "mixing", "stopped_early"),
     *("done", "seconds_left", "total"),
 )
 """Fields for progress bars, which the history does not record."""

@@ -10,6 +10,7 @@ from streammiml._base.display import ProgressDisplay, format_duration
 from streammiml._base.platform import resident_bytes
 from streammiml.config import format_size
 from streammiml.learn.progress import ChoiceProgress, TrainProgress
+from streammiml.learn.timing import OF_REPLICAS
 
 TELLING_SHARE = 0.05
 """Share of the trials from which on the time left is shown: the first steps wait for kernels to
@@ -79,10 +80,11 @@ class TrainDisplay(ProgressDisplay):
         ]
         if progress.replicas > 1:
             spent = progress.total
-            joining = spent.get("reducing", 0) + spent.get("moving", 0)
-            share = joining / max(spent["all"], 1e-9)
-            phrases.insert(2, f"{progress.replicas} replicas")
-            phrases.append(f"{share:.0%} of the time spent on joining replicas")
+            shares = [
+                f"{name} {spent.get(name, 0) / max(spent['all'], 1e-9):.0%}" for name in OF_REPLICAS
+            ]
+            phrases.insert(2, f"{progress.rounds_here:,} rounds of {progress.replicas} replicas")
+            phrases.append(f"time: {', '.join(shares)}")
         if self._loss is not None:
             phrases.append(f"ranking loss {self._loss:.4f}")
         if progress.seconds_left is not None and progress.done < 1:

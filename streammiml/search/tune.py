@@ -114,6 +114,7 @@ def tune(
     workers: int | None = None,
     scheduler: str | None = None,
     client: Any = None,
+    worker_memory: str | int | None = None,
     watch: Callable[[TuneProgress], None] = lambda _: None,
     watch_winner: Callable[[TrainProgress], None] = lambda _: None,
     watch_choice: Callable[[ChoiceProgress], None] = lambda _: None,
@@ -145,7 +146,8 @@ def tune(
         Drop the worse settings after a part of the steps and of the folds; otherwise all settings
         are tried on all folds.
     train_winner
-        Train the winner on all bags afterwards, in the folder ``winner`` of ``run``.
+        Train the winner on all bags afterwards, in the folder ``winner`` of ``run``; if it has
+        replicas, on the same ``workers``, ``scheduler`` or ``client`` as the search.
     threads
         Threads of this process.
     workers
@@ -155,6 +157,8 @@ def tune(
         Address of a running Dask scheduler to use instead.
     client
         A ``distributed.Client``, which is used and stays open, or a Dask cluster object.
+    worker_memory
+        Memory limit of each of the ``workers``; by default an equal share of all memory.
     watch
         Called with the progress after each trial.
     watch_winner
@@ -195,10 +199,21 @@ def tune(
             f"{store.name} has {store.n_labels} labels, and settings are compared by the order of "
             "labels; at least 2 labels are needed"
         )
+    # The winner trains where the search was told to run, if it has replicas.
+    machines: dict[str, Any] = {}
+    if config.replicas > 1:
+        machines = {"workers": workers, "scheduler": scheduler, "client": client}
+        machines["worker_memory"] = worker_memory
     if threads is None and workers is None and scheduler is None and client is None:
         cores = usable_cores()
         threads, workers = (1, None) if cores == 1 or is_in_memory(store) else (None, cores)
-    pool_options = PoolOptions(threads=threads, workers=workers, scheduler=scheduler, client=client)
+    pool_options = PoolOptions(
+        threads=threads,
+        workers=workers,
+        scheduler=scheduler,
+        client=client,
+        worker_memory=worker_memory,
+    )
     _check_memory(fold_plan.cut(store, 0)[0], base, settings)
     record = _record(store, base, settings, fold_plan, halving, slow)
     with ExitStack() as stack:
@@ -224,6 +239,7 @@ def tune(
                 watch=watch_winner,
                 watch_choice=watch_choice,
                 progress=progress,
+                **machines,
             )
     return summary
 

@@ -43,6 +43,7 @@ def tune(
     json: AsJson = False,
     workers: int | None = None,
     scheduler: str | None = None,
+    worker_memory: str | None = None,
     config: ConfigFile = None,
     options: Training = None,
 ) -> int:
@@ -63,10 +64,13 @@ def tune(
     train
         Afterwards train the winner on all bags, in RUN/winner.
     workers
-        Processes of a local cluster; by default one for each core.
+        Processes of a local cluster; by default one for each core. With --train and --replicas, the
+        winner trains on them too.
     scheduler
         Address of a running Dask scheduler to use instead. Its workers need access to the same
         files.
+    worker_memory
+        Memory limit of each --workers process; by default an equal share of the machine's memory.
     """
     stores, run = stores_and_folder(paths, "tune", "search")
     settings = merged(options, config)
@@ -93,6 +97,7 @@ def tune(
                 train_winner=train,
                 workers=workers,
                 scheduler=scheduler,
+                worker_memory=worker_memory,
                 watch=TuneDisplay(),
                 watch_winner=watch_winner,
                 watch_choice=display.watch_choice,

@@ -13,8 +13,8 @@ def made_progress(replicas):
         epoch=1, step=20, seconds=2.0, steps_per_second=10.0, rows_per_second=30.0,
         mb_per_second=0.1, loss=0.5, share_of_violations=0.25, time={"kernel": 1.0},
         validation_loss=None, best_loss=0.2, steps_here=20, is_line=True, epochs=3, mixing="all",
-        replicas=replicas, rounds=4, moved_mb=0.5, stopped_early=False, done=0.5, seconds_left=2.0,
-        total={"all": 2.0},
+        replicas=replicas, rounds=4, rounds_here=9, moved_mb=0.5, stopped_early=False, done=0.5,
+        seconds_left=2.0, total={"all": 2.0},
     )  # fmt: skip
 
 

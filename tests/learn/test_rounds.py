@@ -154,6 +154,21 @@ def test_replicas__control_results_in_another_order_are_noticed(store, tmp_path,
         train(store, small(), run=tmp_path / "run")
 
 
+class RelabelledPool(OddPool):
+    """The same, but each result says that it is the one that is wanted."""
+
+    def map(self, *args, **options):
+        for replica, result in enumerate(super().map(*args, **options)):
+            yield replace(result, at=result.at._replace(replica=replica))
+
+
+def test_replicas__control_results_that_pass_for_others_give_other_bytes(
+    store, whole, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(pools, "open_pool", lambda *_, **__: RelabelledPool(2))
+    assert trained(store, tmp_path / "run") != whole
+
+
 def test_replicas__bags_in_memory_give_the_weights_of_a_store(store):
     bags = MemoryBags(planted())
     one, other = (train(source, small()) for source in (store, bags))

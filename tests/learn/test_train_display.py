@@ -20,7 +20,7 @@ def moment(**changes):
         "epoch": 3, "step": 12_345, "seconds": 9.0, "steps_per_second": 1000.0,
         "rows_per_second": 9000.0, "mb_per_second": 42.0, "loss": 0.7, "share_of_violations": 0.25,
         "time": {"kernel": 1.0}, "validation_loss": 0.0625, "best_loss": 0.05, "is_line": True,
-        "steps_here": 300, "replicas": 1, "rounds": 0, "moved_mb": 0.0,
+        "steps_here": 300, "replicas": 1, "rounds": 0, "rounds_here": 0, "moved_mb": 0.0,
         "epochs": 10, "mixing": "bags are mixed", "stopped_early": False, "done": 0.3,
         "seconds_left": 3600.0 * 4,
         "total": {"kernel": 6, "reading": 1, "validation": 2, "checkpoints": 0, "all": 10},
@@ -103,10 +103,11 @@ def test_show__elsewhere_than_on_a_terminal_prints_plain_lines(capsys):
 
 def test_show__tells_of_replicas_and_the_time_that_joins_them(capsys):
     with TrainDisplay() as show:
-        show(moment(replicas=8, total={"kernel": 7, "reducing": 1, "moving": 2, "all": 10}))
+        spent = {"kernel": 6, "reducing": 1, "waiting": 0.5, "moving": 2, "all": 10}
+        show(moment(replicas=8, rounds_here=1234, total=spent))
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "step 12,345, 8 replicas, 1,000 steps/s" in line
-    assert "30% of the time spent on joining replicas, ranking loss" in line
+    assert "step 12,345, 1,234 rounds of 8 replicas, 1,000 steps/s" in line
+    assert "time: reducing 10%, waiting 5%, moving 20%, ranking loss" in line
 
 
 def test_show__passes_over_moments_before_there_is_a_pace(capsys):

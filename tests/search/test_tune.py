@@ -73,6 +73,25 @@ def test_tune__compares_with_one_replica_and_gives_the_winner_all(store, search,
     assert (settings["replicas"], settings["round_steps"]) == (2, 50)
 
 
+def test_tune__memory_of_workers_is_a_limit_of_workers(store, tmp_path):
+    with pytest.raises(StreammimlError, match="--worker-memory is for the processes of --workers"):
+        tune(store, tmp_path / "run", BASE, grid=GRID, threads=1, worker_memory="1GiB")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tune__trains_a_winner_with_replicas_where_the_search_runs(store, tmp_path):
+    config, grid = replace(BASE, replicas=2, round_steps=128), {"step_size": [0.01]}
+    models = []
+    with inside_client() as client:
+        for name, where in (("here", {"threads": 1}), ("there", {"client": client})):
+            tune(store, tmp_path / name, config, grid=grid, train_winner=True, **where)
+            lines = (tmp_path / name / "winner" / "history.jsonl").read_text().splitlines()
+            moved = sum(json.loads(line)["moved_mb"] for line in lines)
+            assert (moved > 0) == (name == "there")
+            models.append((tmp_path / name / "winner" / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
 def test_tune__is_the_same_on_a_client_which_stays_open(store, search, tmp_path):
     with inside_client() as client:
         assert tune(store, tmp_path / "run", BASE, grid=GRID, client=client) == search[1]

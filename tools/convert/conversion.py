@@ -88,6 +88,7 @@ def convert(
     workers: int | None = None,
     scheduler: str | None = None,
     client: Any = None,
+    worker_memory: str | int | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Converted:
@@ -111,6 +112,8 @@ def convert(
     client
         A ``distributed.Client``, which is used and stays open, or a Dask cluster object. Its
         workers must see the same files.
+    worker_memory
+        Memory limit of each of the ``workers``; by default an equal share of all memory.
     watch
         Called with the progress after every task.
     say
@@ -118,6 +121,9 @@ def convert(
     """
     started = time.monotonic()
     settings, options = settings or ConvertConfig(), options or SourceOptions()
+    pool_options = PoolOptions(
+        workers=workers, scheduler=scheduler, client=client, worker_memory=worker_memory
+    )
     names = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     destination = os.fspath(store)
     backend_of(destination)
@@ -126,7 +132,6 @@ def convert(
         folder = stack.enter_context(ConversionFolder(destination))
         pool = None
         if workers is not None or scheduler is not None or client is not None:
-            pool_options = PoolOptions(workers=workers, scheduler=scheduler, client=client)
             pool = stack.enter_context(open_pool(pool_options, relief="--memory"))
         plan, records = _open_plan(folder, files, destination, settings, options, pool)
         _LOG.info("convert begins: %d files to %s", len(files.paths), destination)

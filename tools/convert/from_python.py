@@ -52,6 +52,7 @@ def convert(
     workers: int | None = None,
     scheduler: str | None = None,
     client: Any = None,
+    worker_memory: str | int | None = None,
     watch: Watch | None = None,
     say: Callable[[str], None] | None = None,
     progress: bool = False,
@@ -84,8 +85,9 @@ def convert(
         Names of all labels, in order: a list of names, a model, a store, or the path of a run, a
         model, a store or a file with a name a line. Another label is refused, unless
         ``unknown_labels`` is ``"drop"`` or ``"append"``.
-    workers, scheduler, client
-        Where to work: processes of this machine, or a Dask cluster, which must see the same files.
+    workers, scheduler, client, worker_memory
+        Where to work: processes of this machine (of ``worker_memory`` each), or a Dask cluster,
+        which must see the same files.
         Partitions of Dask are computed there too; by default by the client that Dask uses.
     watch
         Called with the progress after every task.
@@ -116,6 +118,7 @@ def convert(
         given[SourceOptions]["labels"] = _names_of(label_names)
     settings = ConvertConfig(**given[ConvertConfig])
     how = {"workers": workers, "scheduler": scheduler, "client": client}
+    how["worker_memory"] = worker_memory
     is_lazy = is_collection(source)
     if is_table(source) and bag is None:
         columns = source.columns if is_lazy else arrow_table(source, TABLE).column_names

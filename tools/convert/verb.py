@@ -40,6 +40,7 @@ def convert_verb(
     *paths: Annotated[str, Parameter(name="SOURCE... STORE", negative="")],
     workers: int | None = None,
     scheduler: str | None = None,
+    worker_memory: str | None = None,
     dry_run: Annotated[bool, OFF] = False,
     json: Annotated[bool, OFF] = False,
     settings: Annotated[
@@ -55,9 +56,12 @@ def convert_verb(
         Files, folders, globs, URLs (s3://, https://) or stores of one format, then the store to
         write (.zarr, .parquet).
     workers
-        Number of processes that read and write parts.
+        Processes of a local cluster that read and write parts; by default none.
     scheduler
-        Address of a running Dask scheduler to use instead. Its workers must see the same files.
+        Address of a running Dask scheduler to use instead. Its workers need access to the same
+        files.
+    worker_memory
+        Memory limit of each --workers process; by default an equal share of the machine's memory.
     dry_run
         Print how the source would be read and which stores would be written; read and check a
         sample of the bags; write nothing.
@@ -92,6 +96,7 @@ def convert_verb(
             options,
             workers=workers,
             scheduler=scheduler,
+            worker_memory=worker_memory,
             watch=show,
             say=show.warn,
         )

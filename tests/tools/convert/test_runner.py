@@ -114,6 +114,12 @@ def test_client__gives_the_same_files_where_a_call_has_several_spans(
     assert max(calls) > 1
 
 
+def test_workers__memory_without_workers_is_refused_before_anything_is_written(source, tmp_path):
+    with pytest.raises(StreammimlError, match="--worker-memory is for the processes of --workers"):
+        convert(source, tmp_path / "out.zarr", None, SMALL, worker_memory="1GiB")
+    assert not [*tmp_path.glob("out*")]
+
+
 def die(*_):
     os._exit(1)
 
