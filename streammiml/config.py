@@ -357,6 +357,10 @@ class TrainConfig(ModelConfig):
     """How often an epoch visits the bags of each store, separated by commas: 2,1 visits bags of the
     first store twice and bags of the second once; 1,0.5 visits each bag of the second store in
     about every other epoch."""
+    bag_weights: str | None = None
+    """Kept column with the weight of each bag, a number from 0 that all rows of the bag repeat.
+    Steps on a bag are scaled by its weight: 1 changes nothing, 0 leaves the bag out. Weights are
+    used as they are, so choose a mean of about 1; held-out bags are scored without them."""
     max_vif: float | None = None
     """Upper limit for the variance of label counts in 256 consecutive bags, as a multiple of the
     variance after a full shuffle; as many blocks are mixed as this limit requires."""
@@ -437,6 +441,12 @@ class TrainConfig(ModelConfig):
                 raise StreammimlError(f"max_vif must be at least 1, got {self.max_vif}")
         if self.weights is not None:
             parse_weights(self.weights)
+        if self.bag_weights is not None and not (
+            isinstance(self.bag_weights, str) and self.bag_weights
+        ):
+            raise StreammimlError(
+                f"bag_weights must be the name of a kept column, got {self.bag_weights!r}"
+            )
         if self.validation is not None:
             check_number("validation", self.validation, zero=True)
         if self.validation is not None and self.validation >= 1:
@@ -472,7 +482,7 @@ class TrainConfig(ModelConfig):
         return None, parse_duration(self.checkpoint_every)
 
 
-LATER_OPTIONS = {"loss": "warp", "init": "random", "calibrate": None}
+LATER_OPTIONS = {"loss": "warp", "init": "random", "calibrate": None, "bag_weights": None}
 """Options that old run folders, checkpoints and models lack, and the value that lacking them means.
 Files of runs with these values are the same as those of older versions."""
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_weights import COLUMN
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.from_arrays import (
     ONE_EACH,
@@ -218,8 +219,14 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         self.loss = loss
         self.calibrate = calibrate
 
-    def fit(self, bags: Any, y: Any) -> MIMLfast:
+    def fit(self, bags: Any, y: Any, sample_weight: Any = None) -> MIMLfast:
         """Train a new model on these bags and labels; for early stopping see ``validation``.
+
+        ``sample_weight`` (n,) has a weight for each bag, a number from 0, by which the steps on the
+        bag are scaled: 1 changes nothing, and a bag of weight 0 is not learned from. Weights are
+        used as they are, so that a mean of about 1 suits the step size. A bag of weight 2 is
+        learned from twice as much, not twice: it is not the same as two equal bags. Scaling, lift
+        and held-out bags do not depend on weights.
 
         Examples
         --------
@@ -233,7 +240,9 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         names, block = feature_names_of(bags), block_of(bags)
         labels = labels_of(y, None)
         _check_one_bag(bags, len(labels.offsets) - 1)
-        store = in_memory(block, labels)
+        store = in_memory(block, labels, sample_weight)
+        if sample_weight is not None:
+            config = replace(config, bag_weights=COLUMN)
         complete_config = resolved(config, store.n_bags)
         if complete_config.validation and not _can_be_ranked(complete_config, store):
             config = replace(complete_config, validation=0.0)
@@ -248,7 +257,13 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = epochs[0]
         return self
 
-    def partial_fit(self, bags: Any, y: Any, classes: Sequence[Any] | None = None) -> MIMLfast:
+    def partial_fit(
+        self,
+        bags: Any,
+        y: Any,
+        classes: Sequence[Any] | None = None,
+        sample_weight: Any = None,
+    ) -> MIMLfast:
         """Train for one pass over these bags, starting from the fitted model if there is one.
 
         Scaling and lift are those of the first call, so its bags should be a representative sample.
@@ -265,6 +280,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
             All labels that can occur; the first call needs them unless ``y`` is a matrix. A later
             call may add labels: give all labels of before and the new ones, which are appended to
             ``classes_`` in sorted order. The model keeps what it has learned of the others.
+        sample_weight
+            As for ``fit``.
 
         Examples
         --------
@@ -287,7 +304,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
             self._check_features(block, names)
         labels = labels_of(y, self._classes_for(y, classes))
         _check_one_bag(bags, len(labels.offsets) - 1)
-        store = in_memory(block, labels)
+        store = in_memory(block, labels, sample_weight)
         passes = 0 if previous is None else self._passes
         seen = (_Seen() if previous is None else self._seen).with_bags(store)
         # Each pass has another seed: draws are a function of the seed and the step number, and step
@@ -296,6 +313,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         config = replace(
             config, epochs=1, validation=0.0, seed=config.seed + passes, calibrate=None
         )
+        if sample_weight is not None:
+            config = replace(config, bag_weights=COLUMN)
         if previous is not None:
             config = replace(config, init="auto")
         model = train(store, config, start=previous)

@@ -41,12 +41,19 @@ SMALL = {"shared_dim": 8, "subconcepts": 2, "epochs": 3}
 # Settings of a run that reads from disk, or resumes; those of the kernel are parameters.
 OF_STORES = {"fit_scaler", "order", "block_bags", "mix_blocks", "weights", "max_vif", "start"}
 OF_STORES |= {"validation_store", "validate_every", "checkpoint_every", "replicas", "round_steps"}
-OF_STORES |= {"preset", "prefer", "threshold", "time_limit"}
+OF_STORES |= {"preset", "prefer", "threshold", "time_limit", "bag_weights"}
 
 CANNOT_HOLD = {
     "check_dtype_object": "wants a TypeError for a dict among numbers; ours are all ValueErrors",
     "check_estimators_nan_inf": "wants the word NaN; the message has nan, with bag and row",
     "check_fit2d_1sample": "wants the words one sample; the message says that nothing varies",
+    **dict.fromkeys(
+        (
+            "check_sample_weight_equivalence_on_dense_data",
+            "check_sample_weight_equivalence_on_sparse_data",
+        ),
+        "wants a bag of weight 2 to be two bags: a visit is a step, and two visits are two steps",
+    ),
     "check_n_features_in_after_fitting": "calls partial_fit of what is no classifier to "
     "scikit-learn without classes, which a first call needs",
 }
@@ -90,6 +97,23 @@ def test_mimlfast__defaults_are_those_of_training():
     params = sm.MIMLfast().get_params()
     assert params == {name: getattr(usual, name) for name in params}
     assert set(params) == {field.name for field in fields(usual)} - OF_STORES
+
+
+@pytest.mark.parametrize("call", ["fit", "partial_fit"])
+def test_mimlfast__sample_weight_scales_the_steps_on_a_bag(call):
+    bags, marks = arrays(planted(120))
+    options = {**SMALL, "scale": "none", "init": "random"}
+
+    def fitted(bags, **weights):
+        return getattr(sm.MIMLfast(**options), call)(bags, marks, **weights).model_.labels.tobytes()
+
+    assert fitted(bags, sample_weight=[1] * 120) == fitted(bags)
+    weights = np.arange(120) % 2 * 2.0
+    assert fitted(bags, sample_weight=weights) != fitted(bags)
+    others = [bag if weight else -bag for bag, weight in zip(bags, weights, strict=True)]
+    assert fitted(others, sample_weight=weights) == fitted(bags, sample_weight=weights)
+    with pytest.raises(StreammimlError, match=r"shape \(3,\); expected \(120,\), one for each bag"):
+        fitted(bags, sample_weight=[1, 2, 3])
 
 
 def test_mimlfast__examples_in_docstrings_hold():

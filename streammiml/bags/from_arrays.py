@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_weights import COLUMN, checked_weights
 from streammiml.bags.block import BagBlock, SparseRows
 from streammiml.bags.layout import ROW_DTYPES
 from streammiml.bags.memory import MemoryBags
@@ -42,9 +43,12 @@ class LabelNumbers(NamedTuple):
     form: str
 
 
-def in_memory(block: BagBlock, labels: LabelNumbers) -> MemoryBags:
-    """Join bags and labels into a store in memory."""
+def in_memory(block: BagBlock, labels: LabelNumbers, weights: Any = None) -> MemoryBags:
+    """Join bags and labels into a store in memory; it keeps the weights of bags, if given."""
     _check_counts(len(block), labels)
+    if weights is not None:
+        values = checked_weights(weights, len(block))
+        block = replace(block, kept={COLUMN: np.repeat(values, np.diff(block.bag_offsets))})
     numbered = labels.form in (MATRIX, SPARSE_MATRIX) and labels.classes.dtype.kind == "i"
     names = None if numbered else [str(name) for name in labels.classes.tolist()]
     block = replace(block, label_offsets=labels.offsets, label_indices=labels.indices)
@@ -109,7 +113,7 @@ def _column_names(frame: Any) -> list[str] | None:
 
 def is_one_array(bags: Any) -> bool:
     """Whether bags are one matrix or data frame, whose rows are taken as bags of one row."""
-    return not isinstance(bags, list | tuple) and len(np.shape(bags)) == 2
+    return _is_two_dimensional(bags)
 
 
 def _joined(bags: Sequence[Any]) -> BagBlock:
@@ -189,7 +193,14 @@ def _numbers(values: NDArray[Any], subject: str) -> NDArray[Any]:
 
 def is_matrix(y: Any) -> bool:
     """Whether labels are an indicator matrix; lists of lists are names or numbers of labels."""
-    return sparse.issparse(y) or (not isinstance(y, list | tuple) and np.ndim(y) == 2)
+    return sparse.issparse(y) or _is_two_dimensional(y)
+
+
+def _is_two_dimensional(values: Any) -> bool:
+    """Whether an array, a table, or what can be made an array has two dimensions."""
+    if isinstance(values, list | tuple):
+        return False
+    return bool((values if hasattr(values, "ndim") else np.asarray(values)).ndim == 2)
 
 
 def labels_of(y: Any, classes: NDArray[Any] | None, *, estimator: str = "MIMLfast") -> LabelNumbers:
@@ -198,7 +209,7 @@ def labels_of(y: Any, classes: NDArray[Any] | None, *, estimator: str = "MIMLfas
         raise StreammimlError(f"{estimator} requires y to be passed, but the target y is None")
     if is_matrix(y):
         return _from_matrix(y, classes)
-    entries = list(y)
+    entries = list(y if hasattr(y, "__iter__") else np.asarray(y))
     several = [isinstance(entry, list | tuple | set | frozenset | np.ndarray) for entry in entries]
     if any(several) and not all(several):
         odd = several.index(not several[0])

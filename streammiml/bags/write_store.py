@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_weights import COLUMN, checked_weights, repeated
 from streammiml.bags.block import BagBlock, SparseRows, check_shapes
 from streammiml.bags.kept_columns import KeptColumn, columns_of, common_column, storable
 from streammiml.bags.label_forms import BagLabelNumbers, in_order, number_labels
@@ -37,6 +38,7 @@ def write_store(
     label_names: Sequence[str] | None = None,
     feature_names: Sequence[str] | None = None,
     keep: Mapping[str, Sequence[Any]] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> BagStore:
     """Write bags that are in memory to a store, and open it.
 
@@ -64,6 +66,9 @@ def write_store(
         Columns to keep beside the rows, such as coordinates, by name: for each bag an array (rows,)
         or (rows, width) of numbers, or a list of texts. They come back as ``store.kept(0, 2)``,
         ``store[0].kept`` and beside key instances; no model reads them.
+    weights
+        A weight for each bag, in the order of ``bags``: a number from 0. They are kept as the
+        column ``weight``, which ``TrainConfig(bag_weights="weight")`` trains with.
 
     Examples
     --------
@@ -92,7 +97,16 @@ def write_store(
     numbers = number_labels(labels, len(bags), label_names, texts)
     row_labels = in_order(row_labels, texts, "row_labels")
     of_rows = None if row_labels is None else _row_numbers(row_labels, bags, numbers)
-    kept = {str(name): _kept(name, values, bags, texts) for name, values in (keep or {}).items()}
+    keep = dict(keep or {})
+    if weights is not None:
+        if COLUMN in keep:
+            raise StreammimlError(
+                f"weights are kept as the column {COLUMN!r}, and keep has another one; rename that"
+            )
+        sizes = [bag.shape[0] for bag in bags]
+        values = repeated(checked_weights(weights, len(bags)), sizes)
+        keep[COLUMN] = values
+    kept = {str(name): _kept(name, values, bags, texts) for name, values in keep.items()}
     columns = tuple(_column(name, values) for name, values in kept.items())
     spec = StoreSpec(
         n_features=bags[0].shape[1],

@@ -70,6 +70,8 @@ class Settings(NamedTuple):
     """C, the upper limit for the norms of label vectors and of columns of W0."""
     by_rank: bool = True
     """Whether the weight of a violation grows with the estimated rank of y."""
+    bag_weight: float = 1.0
+    """Factor of the step on the bag that is visited; 0 changes nothing."""
 
 
 class Room(NamedTuple):
@@ -111,9 +113,9 @@ class Outcome(NamedTuple):
     sub: Any
     against_sub: Any
     weight: float
-    """S; 0 without a violation."""
+    """S times the weight of the bag; 0 without a violation."""
     loss: float
-    """S times the distance from the margin."""
+    """S times the weight of the bag times the distance from the margin."""
     is_finite: bool
     """False if a score or a weight is no longer a finite number."""
 
@@ -426,6 +428,15 @@ def _with_finite(o: Outcome, finite: bool) -> Outcome:
 
 
 @inlined
+def _with_bag_weight(o: Outcome, bag_weight: float) -> Outcome:
+    """Copy an outcome with its weight and loss multiplied by the weight of the bag."""
+    return Outcome(
+        o.label, o.against, o.tries, o.distinct, o.row, o.against_row, o.sub, o.against_sub,
+        o.weight * bag_weight, o.loss * bag_weight, o.is_finite,
+    )  # fmt: skip
+
+
+@inlined
 def _with_rows(o: Outcome, row: int, against_row: int) -> Outcome:
     """Copy an outcome with these rows as x and x̄."""
     return Outcome(
@@ -440,7 +451,8 @@ def apply_dense(
     settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
     """Update by a violation; ``places`` are the rows of x and x̄ in ``room.panel.projected``."""
-    if outcome.against < 0 or not outcome.is_finite:
+    outcome = _with_bag_weight(outcome, settings.bag_weight)
+    if outcome.weight == 0.0 or not outcome.is_finite:
         return outcome
     amount = np.float32(step_size_at(settings, step) * outcome.weight)
     now = iterates_before(averages, step)
@@ -463,7 +475,8 @@ def apply_sparse(
     averages: Averages, settings: Settings, room: Room,
 ) -> Any:  # fmt: skip
     """As ``apply_dense``, for sparse rows."""
-    if outcome.against < 0 or not outcome.is_finite:
+    outcome = _with_bag_weight(outcome, settings.bag_weight)
+    if outcome.weight == 0.0 or not outcome.is_finite:
         return outcome
     amount = np.float32(step_size_at(settings, step) * outcome.weight)
     now = iterates_before(averages, step)
@@ -578,7 +591,7 @@ def step_in_slices(
     done = apply_dense(
         _with_rows(outcome, 0, 1), lifted, (0, 1), step, weights, averages, settings, room
     )
-    return _with_finite(outcome, done.is_finite)
+    return _with_rows(done, outcome.row, outcome.against_row)
 
 
 @inner

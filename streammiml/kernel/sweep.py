@@ -75,6 +75,10 @@ class Tally(NamedTuple):
     """(1,) Loss, summed over steps."""
 
 
+NO_BAG_WEIGHTS: F64 = np.zeros(0)
+"""Stands for weights of 1 of all bags."""
+
+
 def make_tally() -> Tally:
     """Sums over no steps."""
     return Tally(np.zeros(4, np.int64), np.zeros(1))
@@ -152,15 +156,26 @@ def _lifted_sparse(block: SparseBlock, bag: int, learner: Learner, room: SweepRo
     return stop - start, block.labels[block.label_offsets[bag] : block.label_offsets[bag + 1]]
 
 
+@inlined
+def _settings_of_visit(settings: Settings, bag_weights: F64, visit: int) -> Settings:
+    """Copy settings with the weight of the bag that is visited."""
+    weight = bag_weights[visit] if bag_weights.shape[0] else 1.0
+    return Settings(
+        settings.seed, settings.step_size, settings.decay, settings.max_norm, settings.by_rank,
+        weight,
+    )  # fmt: skip
+
+
 @njit
 def sweep_dense(
-    block: DenseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
-) -> Any:
+    block: DenseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom,
+    tally: Tally, bag_weights: F64,
+) -> Any:  # fmt: skip
     """Take a step on each bag of ``visit``, all short enough; returns the same as ``sweep``."""
-    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    weights, averages = learner.weights, learner.averages
     for i in range(visit.shape[0]):
         rows, relevant = _lifted_dense(block, visit[i], learner.lift, room)
-        step = first_step + i
+        step, settings = first_step + i, _settings_of_visit(learner.settings, bag_weights, i)
         outcome = step_dense(rows, relevant, step, weights, averages, settings, room.step)
         _add(tally, outcome)
         if not outcome.is_finite:
@@ -170,13 +185,14 @@ def sweep_dense(
 
 @njit
 def sweep_sparse(
-    block: SparseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom, tally: Tally
-) -> Any:
+    block: SparseBlock, visit: I64, first_step: int, learner: Learner, room: SweepRoom,
+    tally: Tally, bag_weights: F64,
+) -> Any:  # fmt: skip
     """Take a step on each bag of ``visit``, all short enough; returns the same as ``sweep``."""
-    weights, averages, settings = learner.weights, learner.averages, learner.settings
+    weights, averages = learner.weights, learner.averages
     for i in range(visit.shape[0]):
         n_rows, relevant = _lifted_sparse(block, visit[i], learner, room)
-        step = first_step + i
+        step, settings = first_step + i, _settings_of_visit(learner.settings, bag_weights, i)
         outcome = step_sparse(
             room.sparse, n_rows, relevant, step, weights, averages, settings, room.step
         )
@@ -229,8 +245,11 @@ def sweep(
     learner: Learner,
     room: SweepRoom,
     tally: Tally,
+    bag_weights: F64 = NO_BAG_WEIGHTS,
 ) -> int:
     """Take one step on each bag of ``visit``; steps are numbered from ``first_step``.
+
+    ``bag_weights`` are the weights of the visited bags, in the order of ``visit``; none means 1.
 
     Returns -1, or the number of the step at which a score or weight stopped being a finite number;
     no step was taken after it.
@@ -244,14 +263,20 @@ def sweep(
     start = 0
     # A step on a long bag takes so much time that the cost of a separate call does not matter.
     for place in np.flatnonzero(n_rows > room.step.panel.projected.shape[0]):
-        diverged = int(run(block, visit[start:place], first_step + start, learner, room, tally))
+        part = slice(start, int(place))
+        diverged = int(
+            run(block, visit[part], first_step + start, learner, room, tally, bag_weights[part])
+        )
         if diverged >= 0:
             return diverged
         step = first_step + int(place)
         table = make_scores(1, learner.weights.labels.shape[0])
-        outcome = visit_long(block, visit[place], step, learner, room, table)
+        weight = float(bag_weights[place]) if len(bag_weights) else 1.0
+        own = learner._replace(settings=learner.settings._replace(bag_weight=weight))
+        outcome = visit_long(block, visit[place], step, own, room, table)
         _add(tally, outcome)
         if not outcome.is_finite:
             return step
         start = int(place) + 1
-    return int(run(block, visit[start:], first_step + start, learner, room, tally))
+    rest = visit[start:], first_step + start, learner, room, tally, bag_weights[start:]
+    return int(run(block, *rest))

@@ -280,6 +280,7 @@ def begin(settings: RunSettings) -> Ready:
     fingerprints = _fingerprints(settings, plan)
     if folder is not None and folder.exists:
         _check_validation_store(folder, config, fingerprints)
+        _check_bag_weights(folder, config, fingerprints)
     state = None
     if folder is not None:
         expected = _expected(store, config, fingerprints, plan)
@@ -325,6 +326,8 @@ def _fingerprints(settings: RunSettings, plan: RunPlan) -> dict[str, Any]:
     fingerprints: dict[str, Any] = {"fingerprint": store.fingerprint, "sparse": store.sparse}
     if settings.config.validation_store is not None and plan.validation is not None:
         fingerprints["validation_fingerprint"] = plan.validation.store.fingerprint
+    if settings.config.bag_weights is not None:
+        fingerprints["weights_fingerprint"] = plan.visits.weights_fingerprint
     if settings.start_fingerprint is not None:
         fingerprints["start_fingerprint"] = settings.start_fingerprint
     return fingerprints
@@ -340,6 +343,16 @@ def _check_validation_store(
         raise StreammimlError(
             f"{folder.path} was begun with a validation store of fingerprint {recorded}, "
             f"{config.validation_store} has {given}"
+        )
+
+
+def _check_bag_weights(folder: RunFolder, config: TrainConfig, given: dict[str, Any]) -> None:
+    """Refuse weights of bags that are not those that the run began with."""
+    if folder.settings().get("weights_fingerprint") != given.get("weights_fingerprint"):
+        raise StreammimlError(
+            f"{folder.path} was begun with other weights of bags than the column "
+            f"{config.bag_weights!r} has now; use the store that the run was begun on, or begin "
+            "another run"
         )
 
 

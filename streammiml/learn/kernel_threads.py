@@ -14,6 +14,7 @@ from streammiml.blocks.team import Team
 from streammiml.config import TrainConfig
 from streammiml.kernel.step import Settings
 from streammiml.kernel.sweep import (
+    NO_BAG_WEIGHTS,
     Learner,
     SweepRoom,
     Tally,
@@ -25,6 +26,7 @@ from streammiml.kernel.sweep import (
 from streammiml.scorer import kernel_block
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 
 
 def step_settings(config: TrainConfig) -> Settings:
@@ -50,12 +52,22 @@ class Sweeper:
     def __exit__(self, *_: object) -> None:
         self._team.close()
 
-    def sweep(self, bags: BagBlock, visit: I64, first_step: int, tally: Tally) -> int:
-        """Visit these bags in this order; return -1, or a step at which training diverged."""
+    def sweep(
+        self,
+        bags: BagBlock,
+        visit: I64,
+        first_step: int,
+        tally: Tally,
+        bag_weights: F64 = NO_BAG_WEIGHTS,
+    ) -> int:
+        """Visit these bags in this order; return -1, or a step at which training diverged.
+
+        ``bag_weights`` are the weights of the visited bags; none means 1.
+        """
         block, longest = kernel_block(bags), _longest(bags, visit)
         self._rooms = rooms = [_room_for(room, self._learner, *longest) for room in self._rooms]
         if len(rooms) == 1:
-            return sweep(block, visit, first_step, self._learner, rooms[0], tally)
+            return sweep(block, visit, first_step, self._learner, rooms[0], tally, bag_weights)
         tallies = [make_tally() for _ in rooms]
         starts = np.linspace(0, len(visit), len(rooms) + 1).astype(np.int64).tolist()
         jobs = [
@@ -67,6 +79,7 @@ class Sweeper:
                 self._learner,
                 room,
                 thread_tally,
+                bag_weights[start:stop],
             )
             for (start, stop), room, thread_tally in zip(
                 pairwise(starts), rooms, tallies, strict=True

@@ -72,14 +72,18 @@ class Loop:
     def _sweep_batch(self, batch: Batch, sweeper: Sweeper) -> bool:
         """Visit the bags of a batch, in calls that end at events; False at the end of the run."""
         at, done, clock = self._state.at, 0, self._events.clock
+        weights = self._plan.visits.weights_of(batch.numbers)
         while done < len(batch.numbers):
             if batch.epoch >= self._config.n_epochs:
                 at.epoch, at.place = batch.epoch, 0
                 return False
             n_steps = min(len(batch.numbers) - done, self._steps_to_event(), self._call_steps)
-            visit = batch.visit[done : done + n_steps]
+            part = slice(done, done + n_steps)
+            visit = batch.visit[part]
             with clock.spending(KERNEL) as seconds:
-                diverged_at = sweeper.sweep(batch.bags, visit, at.step, self._events.tally)
+                diverged_at = sweeper.sweep(
+                    batch.bags, visit, at.step, self._events.tally, weights[part]
+                )
             if diverged_at >= 0:
                 raise diverged(diverged_at, self._config.step_size)
             steps_in_time = n_steps * CALL_SECONDS / max(seconds(), 1e-6)

@@ -229,7 +229,8 @@ def _take_steps(
             _check_not_cancelled(job)
             batch = stream.take(stop - step)
             begun = time.monotonic()
-            diverged_at = sweeper.sweep(batch.bags, batch.visit, step, tally)
+            weights = job.visits.weights_of(batch.numbers)
+            diverged_at = sweeper.sweep(batch.bags, batch.visit, step, tally, weights)
             seconds += time.monotonic() - begun
             step += len(batch.visit)
             rows, size = batch.sizes(batch.visit)

@@ -24,7 +24,10 @@ CALIBRATION = "calibration.safetensors"
 FREE_SETTINGS = settings_with("speed", "end", "path")
 """Settings that may differ between two processes of a run. A path may differ; the fingerprint of
 the file at the path may not."""
-FINGERPRINTS = ("fingerprint", "sparse", "validation_fingerprint", "start_fingerprint")
+FINGERPRINTS = (
+    *("fingerprint", "sparse", "validation_fingerprint", "start_fingerprint"),
+    "weights_fingerprint",
+)
 EXTENDED_FROM = "extended_from"
 """Number of epochs of a run before an unfinished extension. With it, a repeated ``--extend`` leads
 to the same end and does not extend the run twice."""

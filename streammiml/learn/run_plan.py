@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from streammiml.bags.bag_weights import NO_WEIGHTS, read_weights
 from streammiml.bags.views import Bags
 from streammiml.blocks.budget import Budget, fit
 from streammiml.blocks.plan import BlockPlan
@@ -54,7 +55,8 @@ def plan_run(store: Bags, config: TrainConfig, holdout: Holdout | None = None) -
     held_out_rows, kept_bytes, lifted = (0, 0, 0)
     if validation is not None:
         held_out_rows, kept_bytes, lifted = validation.sizes(n_lifted)
-    visits = visits_of(store, config.weights, holdout, config.seed)
+    own = NO_WEIGHTS if config.bag_weights is None else read_weights(store, config.bag_weights)
+    visits = visits_of(store, config.weights, holdout, config.seed, own)
     if validation is None or validation.store is not store:
         lifted = max(lifted, largest_lifted(store, n_lifted))
     # A process runs at most so many turns of replicas at the same time.
@@ -66,6 +68,8 @@ def plan_run(store: Bags, config: TrainConfig, holdout: Holdout | None = None) -
         "lifted bag": lifted_room(config, n_lifted, lifted),
         "validation": kept_bytes,
     }
+    if config.bag_weights is not None:
+        fixed["bag weights"] = own.nbytes
     if config.calibrate not in (None, "none"):
         # Runs without held-out bags train again before the weights of the first training are freed.
         again = 0 if validation else fixed["weights"]

@@ -8,6 +8,7 @@ one store of that size. Bags that a fractional weight skips in an epoch are stil
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml._base.hashing import mixed
+from streammiml.bags.bag_weights import NO_WEIGHTS
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml.config import parse_weights
 from streammiml.errors import StreammimlError
+from streammiml.kernel.sweep import NO_BAG_WEIGHTS
 from streammiml.learn.holdout import Holdout
 
 I64 = NDArray[np.int64]
@@ -39,16 +42,33 @@ class Visits:
     _shares: NDArray[np.float64]
     """Share of the epochs in which a bag of each entry is visited."""
     _seed: int
+    _bag_weights: NDArray[np.float32]
+    """Weight of each bag of the training store, by which its steps are scaled; empty for 1."""
+
+    def weights_of(self, bags: I64) -> NDArray[np.float64]:
+        """Weights of these bags; empty if all bags have the weight 1."""
+        if not len(self._bag_weights):
+            return NO_BAG_WEIGHTS
+        return self._bag_weights[self._in_store(bags)[1]].astype(np.float64)
+
+    @property
+    def weights_fingerprint(self) -> str:
+        """Digest of the weights of all bags."""
+        return hashlib.blake2b(self._bag_weights.tobytes(), digest_size=16).hexdigest()
 
     def left_out(self, epoch: int, bags: I64) -> NDArray[np.bool_]:
         """Whether the epoch skips each of these bags: held out, or by a fractional weight."""
         if len(self._ends) == 1 and self._shares[0] == 1:
             return self.holdout.chosen(bags)
-        entry = np.searchsorted(self._ends, bags, "right")
-        store_bags = bags - np.concatenate([[0], self._ends])[entry] + self._firsts[entry]
+        entry, store_bags = self._in_store(bags)
         hashes = mixed(bags, _KEY, self._seed, epoch) >> np.uint64(11)
         skipped = hashes.astype(np.float64) * 2.0**-53 >= self._shares[entry]
         return self.holdout.chosen(store_bags) | skipped
+
+    def _in_store(self, bags: I64) -> tuple[I64, I64]:
+        """Entry of the list that each bag belongs to, and its number in the training store."""
+        entry = np.searchsorted(self._ends, bags, "right")
+        return entry, bags - np.concatenate([[0], self._ends])[entry] + self._firsts[entry]
 
     def steps_an_epoch(self) -> float:
         """Expected number of bags that an epoch visits, from the shares of weights and holdout."""
@@ -57,11 +77,20 @@ class Visits:
         return float((sizes * self._shares).sum() * kept)
 
 
-def visits_of(store: Bags, weights: str | None, holdout: Holdout, seed: int) -> Visits:
-    """Plan to visit every bag once, or as often as the weight of its store requires."""
+def visits_of(
+    store: Bags,
+    weights: str | None,
+    holdout: Holdout,
+    seed: int,
+    bag_weights: NDArray[np.float32] = NO_WEIGHTS,
+) -> Visits:
+    """Plan to visit every bag once, or as often as the weight of its store requires.
+
+    ``bag_weights`` are the weights of all bags of the store; none means 1.
+    """
     if weights is None:
         ends = np.array([store.n_bags])
-        return Visits(store, holdout, ends, np.zeros(1, np.int64), np.ones(1), seed)
+        return Visits(store, holdout, ends, np.zeros(1, np.int64), np.ones(1), seed, bag_weights)
     parts: Sequence[Bags] = store.stores if isinstance(store, JoinedStore) else [store]
     store_weights = parse_weights(weights)
     if len(store_weights) != len(parts):
@@ -79,4 +108,4 @@ def visits_of(store: Bags, weights: str | None, holdout: Holdout, seed: int) -> 
     ends = from_sizes([part.n_bags for part, _, _ in entries])[1:]
     entry_firsts = np.array([first for _, first, _ in entries])
     entry_shares = np.array([share for *_, share in entries])
-    return Visits(listed, holdout, ends, entry_firsts, entry_shares, seed)
+    return Visits(listed, holdout, ends, entry_firsts, entry_shares, seed, bag_weights)

@@ -14,6 +14,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,6 +23,7 @@ from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
+from streammiml.bags.bag_weights import read_weights
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
@@ -391,7 +393,7 @@ def run_trial(task: TrialTask, bag_range: BagRange, folds: Folds, base: TrainCon
     learn, test = folds.cut(bag_range.bags(), trial.fold)
     config = replace(base, **task.setting, max_steps=trial.steps)
     try:
-        model = train_trial(in_memory(learn), config)
+        model = train_trial(in_memory(learn, config.bag_weights), config)
     except DivergedError:
         return TrialResult(trial, dict.fromkeys(METRICS), trial.steps)
     steps = int(model.provenance.get("steps", trial.steps))
@@ -411,11 +413,17 @@ def figures_of(model: Model, store: Bags) -> dict[str, float | None]:
     return {name: figures[name] for name in METRICS}
 
 
-def in_memory(store: Bags) -> Bags:
-    """Read the bags into memory if they are at most ``IN_MEMORY_BYTES``."""
+def in_memory(store: Bags, bag_weights: str | None = None) -> Bags:
+    """Read the bags into memory if they are at most ``IN_MEMORY_BYTES``.
+
+    Of the kept columns, only that of the weights of bags is kept.
+    """
     if store_bytes(store) > IN_MEMORY_BYTES:
         return store
     block = store.read(0, store.n_bags, kept=False)
+    if bag_weights is not None:
+        weights = np.repeat(read_weights(store, bag_weights), np.diff(block.bag_offsets))
+        block = replace(block, kept={bag_weights: weights})
     return MemoryBags(
         block, n_labels=store.n_labels, label_names=store.label_names, name=store.name
     )

@@ -20,8 +20,8 @@ _NAMES = {
     "Model": "shared-dim shared-space subconcepts max-norm lift scale fit-scaler step-size decay "
     "average init restarts loss",
     "Which labels are predicted": "rule min-labels threshold calibrate",
-    "Data and order": "weights order block-bags mix-blocks max-vif validation validation-store "
-    "seed",
+    "Data and order": "weights bag-weights order block-bags mix-blocks max-vif validation "
+    "validation-store seed",
     "Memory": "memory block-bytes",
     "Stopping": "epochs max-steps patience validate-every",
     "Where it runs": "threads workers scheduler worker-memory replicas round-steps mixed-machines",

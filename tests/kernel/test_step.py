@@ -41,18 +41,25 @@ def distance(got, want):
 @pytest.mark.parametrize("by_rank", [True, False], ids=["warp", "pairs"])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
 @pytest.mark.parametrize("size", [13, None], ids=["shared", "direct"])
-def test_step__agrees_with_oracle_over_many_steps_with_projections(form, size, by_rank):
+@pytest.mark.parametrize("bag_weights", [[1.0], [0.0, 0.3, 1.0, 2.5]], ids=["alike", "weighted"])
+def test_step__agrees_with_oracle_over_many_steps_with_projections(
+    form, size, by_rank, bag_weights
+):
     rng = np.random.default_rng(2)
-    settings = step.Settings(11, step_size=0.04, decay=1e-3, max_norm=0.55, by_rank=by_rank)
+    all_settings = [
+        step.Settings(11, 0.04, 1e-3, 0.55, by_rank=by_rank, bag_weight=weight)
+        for weight in bag_weights
+    ]
     block = dense_block(rng, rng.integers(1, 9, 60), 20, 9, density=0.5)
     csr = sparse_block(block)
     weights = random_weights(rng, 20, size, 3, 9)
-    project_all(weights, settings.max_norm)
+    project_all(weights, all_settings[0].max_norm)
     twin = twin_of(weights, size or 20)
     room = step.make_room(weights, 9, by_rank=by_rank)
     averages = without_average(weights)
     shrunk = violations = n_held = 0
     for number in range(1600):
+        settings = all_settings[number % len(all_settings)]
         rows, relevant = bag_of(block, rng.integers(60))
         dense = block.rows[rows]
         before = twin.labels.copy()

@@ -52,9 +52,10 @@ def small_block(form="dense", seed=0):
     return block if form == "dense" else sparse_block(block)
 
 
+@pytest.mark.parametrize("bag_weights", [None, np.linspace(0, 3, 301) % 1.5])
 @pytest.mark.parametrize("context", [NO_CONTEXT, MEAN])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_sweep__agrees_with_oracle_and_so_does_the_average(form, context):
+def test_sweep__agrees_with_oracle_and_so_does_the_average(form, context, bag_weights):
     block = small_block()
     learner = learner_for(6, context=context)
     weights = learner.weights
@@ -63,12 +64,13 @@ def test_sweep__agrees_with_oracle_and_so_does_the_average(form, context):
     )
     visit = np.random.default_rng(0).integers(0, 7, 301)
     outcomes, iterates = oracle.sweep(
-        *bags_of(block, learner.lift), visit, 0, twin, SETTINGS, stride=4
+        *bags_of(block, learner.lift), visit, 0, twin, SETTINGS, stride=4, bag_weights=bag_weights
     )
     tally = sweep.make_tally()
     given_block = block if form == "dense" else sparse_block(block)
     room = room_for(learner, given_block)
-    assert sweep.sweep(given_block, visit, 0, learner, room, tally) == -1
+    given_weights = () if bag_weights is None else (bag_weights,)
+    assert sweep.sweep(given_block, visit, 0, learner, room, tally, *given_weights) == -1
     want = [sum(getattr(outcome, name) for outcome in outcomes) for name in ("tries", "distinct")]
     violations = sum(outcome.against >= 0 for outcome in outcomes)
     assert list(tally.counts) == [301, violations, *want]
@@ -107,7 +109,8 @@ def test_sweep__cut_anywhere_goes_on_to_the_same_bytes(cuts, form, size, context
 
 @pytest.mark.parametrize("context", [NO_CONTEXT, MEAN])
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_sweep__takes_long_bags_among_short_ones(form, context):
+@pytest.mark.parametrize("bag_weights", [np.zeros(0), np.array([2, 0, 1, 0.5, 0, 3, 1, 0.1])])
+def test_sweep__takes_long_bags_among_short_ones(form, context, bag_weights):
     block = dense_block(np.random.default_rng(3), [2, 90, 3, 70, 100, 1], 6, 7)
     block = block if form == "dense" else sparse_block(block)
     visit = np.array([1, 0, 2, 3, 4, 5, 0, 1])
@@ -116,7 +119,7 @@ def test_sweep__takes_long_bags_among_short_ones(form, context):
         learner, tally = learner_for(6, context=context), sweep.make_tally()
         room = room_for(learner, block)._replace(step=step.make_room(learner.weights, longest))
         assert (room.step.panel.projected.shape[0] < 70) is (longest == 1)
-        assert sweep.sweep(block, visit, 0, learner, room, tally) == -1
+        assert sweep.sweep(block, visit, 0, learner, room, tally, bag_weights) == -1
         results.append(bytes_of(learner, tally))
     assert results[0] == results[1]
 

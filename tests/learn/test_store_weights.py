@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streammiml.bags.bag_weights import read_weights
 from streammiml.bags.store import open_store
 from streammiml.bags.views import JoinedStore
 from streammiml.config import TrainConfig
@@ -160,3 +161,83 @@ def test_weights__a_store_is_read_and_not_copied(names):
     assert isinstance(visits.listed, JoinedStore)
     assert visits.listed.n_bags == 120_000 + 90 + 50
     assert visits.listed.stores[999] is store.stores[0]
+
+
+def weighted(folder, weights, block=None, name="w.zarr"):
+    """A store whose bags have these weights."""
+    block = planted(len(weights)) if block is None else block
+    kept = {"weight": np.repeat(np.asarray(weights, np.float64), np.diff(block.bag_offsets))}
+    return write_store(folder / name, replace(block, kept=kept))
+
+
+PLAIN = {**SMALL, "scale": "none", "init": "random", "validation": 0.0}
+MIXED = np.random.default_rng(5).choice([0.0, 0.3, 1.0, 2.5], 150)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_bag_weights__of_1_leave_every_byte_and_of_0_learn_nothing(sparse, tmp_path):
+    block = planted(150, sparse=sparse)
+    store = weighted(tmp_path, np.ones(150), block)
+    plain, ones = (
+        train(store, TrainConfig(**SMALL, bag_weights=name)) for name in (None, "weight")
+    )
+    assert "bag_weights" not in plain.settings
+    for got, want in ((ones.labels, plain.labels), (ones.shared, plain.shared)):
+        assert got.tobytes() == want.tobytes()
+    # The rows of the bags of weight 0 are other ones, and the model is the same.
+    is_out = np.arange(150) % 3 == 0
+    models = []
+    for name, seed in (("a.zarr", 0), ("b.zarr", 1)):
+        other, bags = planted(150, seed=seed, sparse=sparse), np.arange(150)
+        chosen = block.join([block, other]).take(np.where(is_out, 150 + bags, bags))
+        store = weighted(tmp_path, ~is_out, chosen, name)
+        models.append(train(store, TrainConfig(**PLAIN, bag_weights="weight")))
+    assert models[0].labels.tobytes() == models[1].labels.tobytes()
+    assert models[0].shared.tobytes() == models[1].shared.tobytes()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shared_space": False}, {"replicas": 3}, {"lift": "context"}]
+)
+def test_bag_weights__resume_ends_in_the_same_bytes(options, tmp_path):
+    store = weighted(tmp_path, MIXED)
+    config = TrainConfig(**{**SMALL, **options}, bag_weights="weight")
+    train(store, config, run=tmp_path / "whole")
+
+    class Crash(Exception):
+        pass
+
+    def watch(progress):
+        if progress.step >= 60:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(store, config, run=tmp_path / "run", resume=True, watch=watch)
+    train(store, config, run=tmp_path / "run", resume=True)
+    one, two = (tmp_path / name / "model.safetensors" for name in ("run", "whole"))
+    assert one.read_bytes() == two.read_bytes()
+    plain = train(store, TrainConfig(**{**SMALL, **options}))
+    assert plain.labels.tobytes() != train(store, config).labels.tobytes()
+
+
+def test_bag_weights__of_listed_stores_are_those_of_their_bags(tmp_path):
+    for i, n_bags in enumerate((40, 30)):
+        weighted(tmp_path, i * 100 + np.arange(n_bags), name=f"{i}.zarr")
+    store = open_store([tmp_path / "0.zarr", tmp_path / "1.zarr"])
+    own = read_weights(store, "weight")
+    visits = visits_of(store, "2,1.5", Holdout.of(0.0, store.n_bags), 1, own)
+    want = [*range(40), *range(40), *range(100, 130), *range(100, 130)]
+    assert visits.weights_of(np.arange(visits.listed.n_bags)).tolist() == want
+    assert visits_of(store, "2,1.5", Holdout.of(0.0, 70), 1).weights_of(np.arange(9)).size == 0
+
+
+def test_bag_weights__others_than_the_run_began_with_are_refused(tmp_path):
+    config = TrainConfig(**SMALL, bag_weights="weight", max_steps=5)
+    run = tmp_path / "run"
+    train(weighted(tmp_path, MIXED), config, run=run)
+    with pytest.raises(StreammimlError, match="was begun with other weights of bags than the col"):
+        train(weighted(tmp_path, MIXED[::-1], name="v.zarr"), config, run=run, resume=True)
+    with pytest.raises(
+        StreammimlError, match=r"a kept column of one number, and not 'wait': .*w.z"
+    ):
+        train(open_store(tmp_path / "w.zarr"), TrainConfig(**SMALL, bag_weights="wait"))

@@ -64,7 +64,10 @@ def step(rows, relevant, number, model, settings):
     weight = harmonic(n_against // outcome.tries)
     if not settings.by_rank:
         weight = 1.0
+    weight *= settings.bag_weight
     outcome.loss = weight * (1 + other - value)
+    if settings.bag_weight == 0:
+        return outcome
     rate = settings.step_size / (1 + settings.decay * settings.step_size * number) * weight
     x, against_x = rows[outcome.row], rows[outcome.against_row]
     w = model.labels[label, outcome.sub].copy()

@@ -15,11 +15,13 @@ def mean_of(iterates, power):
     return sum(w * iterate for w, iterate in zip(weights, iterates, strict=True)) / sum(weights)
 
 
-def sweep(bags, relevant, visit, first_step, model, settings, stride=0):
+def sweep(bags, relevant, visit, first_step, model, settings, stride=0, bag_weights=None):
     """Outcomes of all steps, and the iterates before each step whose number ``stride`` divides."""
     outcomes, iterates = [], []
     for number, bag in enumerate(visit, first_step):
         if stride and number and number % stride == 0:
             iterates.append((model.shared.copy(), model.labels.copy()))
+        if bag_weights is not None:
+            settings = settings._replace(bag_weight=bag_weights[number - first_step])
         outcomes.append(step.step(bags[bag], relevant[bag], number, model, settings))
     return outcomes, iterates
