@@ -35,6 +35,11 @@ def given_block(bags: GivenBags) -> BagBlock:
             f"{type(bags).__name__} is neither a store nor bags; expected a store, paths of stores,"
             " or a list of arrays (rows, features)"
         )
+    if isinstance(bags, np.ndarray) and bags.ndim == 1 and bags.dtype != object:
+        raise StreammimlError(
+            f"an array of shape {bags.shape} is neither a bag nor bags; a bag is an array "
+            "(rows, features): row[None] is a bag of one row"
+        )
     bags = [bag.rows if isinstance(bag, Bag) else bag for bag in bags]
     if any(map(_is_scipy, bags)):
         # Loaded late: only callers with SciPy matrices need SciPy.

@@ -130,8 +130,9 @@ def check_finite_rows(values: F32, bags: I64, rows: I64, name: str) -> None:
     if not finite.all():
         at = int(finite.argmin())
         raise StreammimlError(
-            f"{name}: row {rows[at]} of bag {bags[at]} has a score that is not a finite number, so "
-            "its values are too large for the model; check them, or scale them differently"
+            f"{name}: row {rows[at]} of bag {bags[at]} has a score that is not a finite number: "
+            "its values are not finite, or too large for the model; check them, or scale them "
+            "differently"
         )
 
 

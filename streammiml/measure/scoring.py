@@ -153,8 +153,9 @@ def check_finite(scores: Scores, first: int, name: str) -> None:
     if not finite.all():
         bag = first + int(finite.all(axis=1).argmin())
         raise StreammimlError(
-            f"{name}: bag {bag} has a score that is not a finite number, so its "
-            "values are too large for the model; check them, or scale them differently"
+            f"{name}: bag {bag} has a score that is not a finite number: its "
+            "values are not finite, or too large for the model; check them, or scale them "
+            "differently"
         )
 
 

@@ -92,6 +92,7 @@ EMPTY = BagBlock(np.array([0, 2, 2]), np.ones((2, 3)), np.zeros(3, np.int64), np
         ([FRAMES[0][["r", "r"]]], "^bag 0 has the column 'r' twice; rename one$"),
         ([FRAMES[0][[]]], "^bag 0 has no columns; each feature is a column$"),
         ([FRAMES[0], FRAMES[1][:0]], "^bag 1 has no rows; leave it out$"),
+        (np.ones(3), r"^an array of shape \(3,\) is neither a bag nor bags; a bag is an array \(r"),
         ([FRAMES[0]["r"]], r"^bag 0 is a Series, expected an array \(rows, features\)$"),
         (EMPTY, "^bag 1 has no rows; leave it out$"),
         ([sparse.eye(3), ARRAYS[0]], "^bag 1 is dense and bag 0 is not; give bags of one kind$"),

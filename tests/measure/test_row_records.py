@@ -95,7 +95,7 @@ def test_highest_rows__ties_go_to_the_lowest_row(scores, top):
 def test_row_entries__names_the_row_whose_score_is_no_number():
     block = made_block(9)
     block.rows[block.bag_offsets[4] + 1] = 3e38
-    message = "^x: row 1 of bag 104 has a score that is not a finite number, so its values are too"
+    message = "^x: row 1 of bag 104 has a score that is not a finite number: its values are not"
     with pytest.raises(StreammimlError, match=message):
         list(row_entries(block, RowScorer(MODEL, [0]), n_bytes=1000, first=100, name="x"))
 
