@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streammiml as sm
+from streammiml.bags.bag_weights import read_weights
 from streammiml.bags.block import BagBlock
 from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
@@ -212,6 +213,16 @@ def test_tune__trains_the_winner_on_all_bags(store, tmp_path):
         sm.load_model(tmp_path / "run")
     # Again: everything is there.
     assert tune(store, tmp_path / "run", BASE, **options) == summary
+
+
+def test_tune__bags_read_into_memory_keep_their_weights(tmp_path):
+    block = planted(60)
+    rows = np.repeat(np.arange(60.0), np.diff(block.bag_offsets))
+    store = write_store(tmp_path / "x.zarr", replace(block, kept={"weight": rows, "time": rows}))
+    bags = module.in_memory(store.view(slice(10, 30)), "weight")
+    assert read_weights(bags, "weight").tolist() == [*range(10, 30)]
+    assert [column.name for column in bags.kept_columns] == ["weight"]
+    assert not module.in_memory(store).kept_columns
 
 
 def test_tune__bags_in_memory(store, search):
