@@ -124,13 +124,7 @@ def evaluate(
         worker_memory=worker_memory,
         block_bytes=block_bytes,
     )
-    model, store = open_model_and_store(model, store)
-    check_labelled(model, store)
-    chosen_metrics = chosen(
-        metrics,
-        row_labels=store.has_row_labels,
-        probabilities=model.calibration is not None,
-    )
+    model, store, chosen_metrics = checked_for_evaluation(model, store, metrics)
     with shown(ScoreDisplay, watch, progress=progress) as watch, open_pool(options) as pool:
         begun = time.monotonic()
         _LOG.info("evaluate begins: %s bags of %s", f"{store.n_bags:,}", store.name)
@@ -138,6 +132,20 @@ def evaluate(
         total = collect(pool, model, store, collector, block_bytes=options.block_size, watch=watch)
     _LOG.info("evaluate ends: %s bags, %.1f s", f"{total.n_bags:,}", time.monotonic() - begun)
     return finished(chosen_metrics, total, store.label_names or model.label_names)
+
+
+def checked_for_evaluation(
+    model: ModelLike, store: StoreLike, metrics: Iterable[str | Metric[Any]] | None
+) -> tuple[Model, Bags, list[Metric[Any]]]:
+    """Open a model and a store and choose metrics; refuse what does not fit."""
+    model, store = open_model_and_store(model, store)
+    check_labelled(model, store)
+    has_probabilities = model.calibration is not None
+    return (
+        model,
+        store,
+        chosen(metrics, row_labels=store.has_row_labels, probabilities=has_probabilities),
+    )
 
 
 def check_labelled(model: Model, store: Bags) -> None:

@@ -222,14 +222,7 @@ def predict(
         return predict_bags(model, store)
     if out is None:
         raise StreammimlError("predictions of a store need a folder: predict(model, store, out)")
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
-    if top_k is not None:
-        check_whole("top_k", top_k, 1)
-    if labels is not None and rows is None:
-        raise StreammimlError(
-            "labels says which row scores are written; give rows too, such as rows top:20"
-        )
+    _check_options(format, top_k, rows, labels)
     options = ScoreOptions(
         threads=threads,
         workers=workers,
@@ -254,6 +247,54 @@ def predict(
         )
 
 
+def _check_options(format: str, top_k: int | None, rows: str | None, labels: object) -> None:
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    if top_k is not None:
+        check_whole("top_k", top_k, 1)
+    if labels is not None and rows is None:
+        raise StreammimlError(
+            "labels says which row scores are written; give rows too, such as rows top:20"
+        )
+
+
+class WantedPredictions(NamedTuple):
+    """Everything that decides the predictions of a store, checked before any row is read."""
+
+    model: Model
+    store: Bags
+    plan: OutputPlan
+    output: RowOutput | None
+    record: dict[str, Any]
+
+
+def checked_for_prediction(
+    model: ModelLike,
+    store: StoreLike,
+    *,
+    format: str,
+    top_k: int | None,
+    rows: str | None,
+    labels: Labels | None,
+) -> WantedPredictions:
+    """Open a model and a store and plan the output; refuse what does not fit."""
+    _check_options(format, top_k, rows, labels)
+    model, store = open_model_and_store(model, store)
+    check_fits(model, store)
+    plan = OutputPlan.of(
+        store,
+        model.n_labels,
+        store.label_names or model.label_names,
+        top_k,
+        has_probabilities=model.calibration is not None,
+    )
+    output = None
+    if rows is not None:
+        output = RowOutput.of(model, plan.label_names, rows, labels)
+    record = _record(model, store, plan, format, output)
+    return WantedPredictions(model, store, plan, output, record)
+
+
 def write_predictions(
     pool: Pool,
     model: Model,
@@ -268,20 +309,12 @@ def write_predictions(
     watch: Watch,
 ) -> dict[str, Any]:
     """Write predictions to a folder, with an open pool; options are those of :func:`predict`."""
-    check_fits(model, store)
-    plan = OutputPlan.of(
-        store,
-        model.n_labels,
-        store.label_names or model.label_names,
-        top_k,
-        has_probabilities=model.calibration is not None,
+    wanted = checked_for_prediction(
+        model, store, format=format, top_k=top_k, rows=rows, labels=labels
     )
-    output = None
-    if rows is not None:
-        output = RowOutput.of(model, plan.label_names, rows, labels)
+    model, store, plan, output, record = wanted
     backend = import_module(FORMATS[format])
     begun = time.monotonic()
-    record = _record(model, store, plan, format, output)
     with PartFolder(out, record, "predictions") as folder:
         path = folder.path.absolute() if pool.is_remote else folder.path
         backend.begin(path, plan)

@@ -33,12 +33,9 @@ class PartFolder:
 
         ``what`` names the results in messages, for example ``predictions`` or ``search``.
         """
-        ending = {"s": "", "h": "es"}.get(what[-1], "s")
-        self.path = local_path(path, what + ending)
-        if self.path.exists() and not self.path.is_dir():
-            raise StreammimlError(f"{path} is a file; name a folder for the {what}")
+        self.path = local_path(path, _plural(what))
         try:
-            self._refuse_other_files(what)
+            _refuse_other_files(self.path, what)
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = FolderLock(self.path / LOCK, str(path))
         except OSError as error:
@@ -51,34 +48,12 @@ class PartFolder:
             self._lock.release()
             raise
 
-    def _refuse_other_files(self, what: str) -> None:
-        """Refuse a folder that has files and no record of ours."""
-        names = {path.name for path in self.path.iterdir()} if self.path.exists() else set()
-        foreign = {name for name in names - {LOCK} if not name.endswith(".partial")}
-        if foreign and RECORD not in names:
-            raise StreammimlError(
-                f"{self.path} holds other files ({min(foreign)}) and no {what}; name a new folder"
-            )
-
     def _begin(self, record: dict[str, Any], what: str) -> None:
         self.remove_partial_files()
-        path = self.path / RECORD
-        if not path.exists():
-            write_json(path, record)
-            return
-        try:
-            recorded = dict(parse_json(path.read_bytes()))
-        except (OSError, ValueError, TypeError) as error:
-            raise StreammimlError(
-                f"{path} cannot be read ({error}); name another folder for the {what}"
-            ) from None
-        # The record lists the user's options first, so the message names an option if it can.
-        for name in (*record, *sorted({*recorded} - {*record})):
-            if recorded.get(name) != record.get(name):
-                raise StreammimlError(
-                    f"{self.path} was begun with {name} {recorded.get(name)!r}, not "
-                    f"{record.get(name)!r}; name another folder, or remove this one"
-                )
+        if (self.path / RECORD).exists():
+            _check_record(self.path, record, what)
+        else:
+            write_json(self.path / RECORD, record)
 
     def __enter__(self) -> PartFolder:
         return self
@@ -102,6 +77,53 @@ class PartFolder:
                 shutil.rmtree(partial, ignore_errors=True)
             else:
                 partial.unlink(missing_ok=True)
+
+
+def check_folder(path: str | os.PathLike[str], record: Mapping[str, Any], what: str) -> None:
+    """Refuse a folder that ``PartFolder`` would refuse for what is in it; nothing is written."""
+    folder = local_path(path, _plural(what))
+    try:
+        _refuse_other_files(folder, what)
+    except OSError as error:
+        raise StreammimlError(
+            f"{path} cannot be read: {error.strerror}; name another folder"
+        ) from error
+    if (folder / RECORD).exists():
+        _check_record(folder, record, what)
+
+
+def _plural(what: str) -> str:
+    return what + {"s": "", "h": "es"}.get(what[-1], "s")
+
+
+def _refuse_other_files(folder: Path, what: str) -> None:
+    """Refuse a file, and a folder that has files and no record of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise StreammimlError(f"{folder} is a file; name a folder for the {what}")
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    foreign = {name for name in names - {LOCK} if not name.endswith(".partial")}
+    if foreign and RECORD not in names:
+        raise StreammimlError(
+            f"{folder} holds other files ({min(foreign)}) and no {what}; name a new folder"
+        )
+
+
+def _check_record(folder: Path, record: Mapping[str, Any], what: str) -> None:
+    """Refuse a folder that was begun with another record."""
+    path = folder / RECORD
+    try:
+        recorded = dict(parse_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise StreammimlError(
+            f"{path} cannot be read ({error}); name another folder for the {what}"
+        ) from None
+    # The record lists the user's options first, so the message names an option if it can.
+    for name in (*record, *sorted({*recorded} - {*record})):
+        if recorded.get(name) != record.get(name):
+            raise StreammimlError(
+                f"{folder} was begun with {name} {recorded.get(name)!r}, not "
+                f"{record.get(name)!r}; name another folder, or remove this one"
+            )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

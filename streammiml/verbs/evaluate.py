@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from streammiml.measure.dry_run import dry_evaluate
 from streammiml.measure.evaluate import evaluate as evaluate_model
 from streammiml.measure.registry import METRICS
 from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
-from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
+from streammiml.verbs.options import FLAT, AsJson, Flag, ModelPath, StorePath
+from streammiml.verbs.score_dry_run import print_dry_run
 
 # Number of labels in the readable table; --json has all of them.
 LABELS_SHOWN = 30
@@ -28,6 +30,7 @@ def evaluate(
     /,
     *,
     metric: Annotated[list[str] | None, Parameter(negative="")] = None,
+    dry_run: Flag = False,
     json: AsJson = False,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
@@ -42,7 +45,14 @@ def evaluate(
         labels, of the order of bags. These two, the micro ones and gap_at_K are exact up to two
         million different scores (gap_at_K: half a million); with more, they come with bounds, so
         that 256 MiB are enough.
+    dry_run
+        Read and score bags for a second; print the number of tasks, and about how much memory,
+        reading and time the whole store needs. Nothing is written.
     """
+    if dry_run:
+        planned = dry_evaluate(model, store, metrics=metric, options=scoring)
+        print_dry_run(planned, json=json)
+        return
     with ScoreDisplay() as display:
         figures = evaluate_model(model, store, metrics=metric, **asdict(scoring), watch=display)
     if json:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
+from streammiml.measure.dry_run import dry_predict
 from streammiml.measure.predict import predict as predict_store
 from streammiml.measure.score_display import ScoreDisplay
 from streammiml.measure.scoring import DEFAULTS, ScoreOptions
 from streammiml.measure.write_rows import FOLDER
-from streammiml.verbs.options import FLAT, AsJson, ModelPath, StorePath
+from streammiml.verbs.options import FLAT, AsJson, Flag, ModelPath, StorePath
+from streammiml.verbs.score_dry_run import print_dry_run
 
 
 def predict(
@@ -24,6 +26,7 @@ def predict(
     top_k: int | None = None,
     rows: str | None = None,
     labels: str | None = None,
+    dry_run: Flag = False,
     json: AsJson = False,
     scoring: Annotated[ScoreOptions, FLAT] = DEFAULTS,
 ) -> None:
@@ -43,7 +46,23 @@ def predict(
     labels
         Labels of --rows: names joined by commas, numbers, or all; by default the labels that are
         predicted for a bag or that it carries in the store.
+    dry_run
+        Read and score bags for a second; print the number of tasks, and about how much memory,
+        reading and time the whole store needs. Nothing is written.
     """
+    if dry_run:
+        planned = dry_predict(
+            model,
+            store,
+            out,
+            format=format,
+            top_k=top_k,
+            rows=rows,
+            labels=labels,
+            options=scoring,
+        )
+        print_dry_run(planned, json=json)
+        return
     with ScoreDisplay() as display:
         summary = predict_store(
             model,
