@@ -5,6 +5,8 @@
 
 Every look at the held-out bags is reported to Optuna, which ends a trial whose loss is above the
 median of the trials before. OUT.toml is for ``streammiml train --config OUT.toml``.
+
+Tested with optuna 5.0.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 
 ``MLFLOW_TRACKING_URI`` says where MLflow keeps its records; by default in this folder. The same
 command after an interruption resumes the training, and records it as another run of MLflow.
+
+Tested with mlflow-skinny 3.17.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
     python tools/examples/track_with_wandb.py STORE RUN
 
 ``WANDB_MODE=offline`` keeps the records in this folder, without an account.
+
+Tested with wandb 0.29.
 """
 
 from __future__ import annotations
