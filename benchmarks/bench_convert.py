@@ -39,7 +39,7 @@ from streammiml_tools.readers.record_header import masked
 N_FEATURES, N_LABELS = 200, 100
 PAIRS = 5
 N_FRAMES = 300
-N_FILES = 5000
+N_FILES = 10_000
 
 
 def random_block(n_bags: int) -> BagBlock:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import scipy.sparse
 
 from streammiml.bags.block import BagBlock
+from streammiml.bags.kept_columns import columns_of
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.learn import timing
 from streammiml.learn.train import train
@@ -22,8 +23,18 @@ from streammiml.measure.predict import predict
 from streammiml.model import LabelRule, LiftArrays, Model
 from tests.fuzz.case import Case, load_case, load_folder
 from tests.planted import planted
-from tests.stores import as_sparse, made_block, made_spec, plain, scratch, sizes, write_parts
-from tests.tools.readers import arrow_files, hdf5_files, matlab_files, tf_messages
+from tests.stores import (
+    as_sparse,
+    made_block,
+    made_kept,
+    made_spec,
+    plain,
+    scratch,
+    sizes,
+    with_kept,
+    write_parts,
+)
+from tests.tools.readers import arrow_files, hdf5_files, matlab_files, tar_files, tf_messages
 from tests.tools.source_files import save_npy, save_npz
 
 DATA = Path(__file__).parents[1] / "data"
@@ -93,12 +104,13 @@ def csv() -> list[Case]:
         b"bag,x,y,labels\na,1,2,sea;sky\na,3,4,sea;sky\nb,5,6,\n",
         b'"bag","x","row_label","label_1","label_2"\r\n"a ""1""",1,-1,0,1\r\nb,2e3,1,1,0\r\n',
         b"id\tx\tlabels\na\t1\t0\nb\t4\t1;2\n",
+        b"bag,x,labels,coords,note,time\na,1,sky,7,w,0.5\na,2,sky,-8,,\nb,3,sea,9,007,1\n",
     )
     return [
         *_each("*.csv"),
         *_each("*.tsv"),
         _data(*(f"triple_{name}.txt" for name in ("features", "bag_labels", "instance_labels"))),
-        *(Case({"a.csv": text}) for text in texts[:2]),
+        *(Case({"a.csv": text}) for text in (*texts[:2], texts[3])),
         Case({"a.tsv": texts[2]}),
         _gzipped(_data("long-marks.csv")),
         _zstd(_data("long-list.tsv")),
@@ -107,8 +119,13 @@ def csv() -> list[Case]:
 
 def jsonl() -> list[Case]:
     """Cases of the target."""
+    kept = (
+        b'{"id": "a", "instances": [[1, 2], [3, 4]], "labels": ["sky"], '
+        b'"coords": [[1, 2], [3, 4]], "kept": {"note": ["", "b"], "time": [null, 0.5]}}'
+    )
     return [
         *_each("*.jsonl"),
+        Case({"a.jsonl": kept + b"\n" + kept.replace(b'"a"', b'"b"') + b"\n"}),
         _gzipped(_data("bags.jsonl")),
         _zstd(_data("bags-sparse.jsonl")),
         Case(
@@ -161,10 +178,22 @@ def arrow() -> list[Case]:
     """Cases of the target."""
     makers = [
         partial(_write_table, table, suffix)
-        for table in _arrow_tables()
+        for table in (*_arrow_tables(), _kept_table())
         for suffix in arrow_files.SUFFIXES
     ]
-    return _made(*makers)
+    folder = Case({
+        f"split={name}/a.parquet": content
+        for name in ("train", "test")
+        for content in _made(partial(_write_table, _kept_table(), ".parquet"))[0].files.values()
+    })  # fmt: skip
+    return [*_made(*makers), folder]
+
+
+def _kept_table() -> pa.Table:
+    """A table with a record a row, and columns to keep."""
+    coords = pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int32(), 2))
+    columns = {"bag": ["a", "a", "b"], "x": [1.0, 2, 3], "labels": [["sky"], ["sky"], ["sea"]]}
+    return pa.table({**columns, "coords": coords, "note": ["", "w", "é"], "time": [0.5, 1, 2]})
 
 
 def _write_table(table: pa.Table, suffix: str, folder: Path) -> None:
@@ -258,6 +287,12 @@ def _blocks() -> dict[str, BagBlock]:
     return {"dense": block, "sparse": as_sparse(block), "plain": plain(block)}
 
 
+def _kept(n_rows: int) -> dict[str, np.ndarray]:
+    """Arrays to keep, as files hold them."""
+    kept = made_kept(n_rows)
+    return {**kept, "note": kept["note"].astype(str)}
+
+
 def npz() -> list[Case]:
     """Cases of the target."""
     makers: list[Callable[[Path], object]] = []
@@ -270,6 +305,12 @@ def npz() -> list[Case]:
     bags = np.arange(24.0).reshape(3, 4, 2)
     marks = np.eye(3, dtype=int)
     makers.append(lambda folder: np.savez(folder / "a.npz", X=bags, Y=marks))
+    block = made_block(4)
+    kept = _kept(block.n_rows)
+    for compressed in (False, True):
+        makers.append(
+            lambda folder, c=compressed: save_npz(folder / "a.npz", block, compressed=c, **kept)
+        )
     return _made(*makers)
 
 
@@ -284,7 +325,20 @@ def hdf5() -> list[Case]:
                 folder / "a.h5", a, "g", compression="gzip", chunks=True, shuffle=True
             )
         )
+    block = made_block(4)
+    arrays = hdf5_files.flat(block) | made_kept(block.n_rows)
+    makers.append(lambda folder: hdf5_files.write(folder / "a.h5", arrays))
+    makers.append(_hdf5_groups)
     return _made(*makers)
+
+
+def _hdf5_groups(folder: Path) -> None:
+    with h5py.File(folder / "a.h5", "w") as file:
+        for bag in ("a", "b"):
+            group = file.create_group(bag)
+            group["instances"], group["labels"] = np.ones((3, 2)), ["sky"]
+            for name, values in made_kept(3).items():
+                group[name] = values
 
 
 def matlab() -> list[Case]:
@@ -320,7 +374,15 @@ def _without_date(content: bytes) -> bytes:
 
 def webdataset() -> list[Case]:
     """Cases of the target."""
-    return [*_each("*.tar"), _gzipped(_data("bags.tar")), _zstd(_data("bags.tar"))]
+    rows = np.ones((3, 2), np.float32)
+    kept = _kept(3)
+    members: dict[str, object] = {}
+    for key in ("a", "b"):
+        members |= {f"{key}.{name}.npy": values for name, values in kept.items()}
+        members |= {f"{key}.cls": 1, f"{key}.features.npy": rows}
+    packed = {"a.cls": 1, "a.npz": tar_files.npz(features=rows, **kept)}
+    made = [Case({"a.tar": tar_files.tar_bytes(content)}) for content in (members, packed)]
+    return [*_each("*.tar"), *made, _gzipped(_data("bags.tar")), _zstd(_data("bags.tar"))]
 
 
 def tfrecord() -> list[Case]:
@@ -340,9 +402,16 @@ def tfrecord() -> list[Case]:
         for i in range(2)
     ]
     texts = [tf_messages.example({"raw": frames, "label": [b"sea"], "x": [1.0, 2.0]})]
+    kept = [
+        tf_messages.sequence(
+            {"id": name, "labels": [b"sky"], "time": [0.5, 1, 2]},
+            {"rgb": frames, "coords": [[1, 2], [3, 4], [5, 6]], "note": [b"", b"w", b"x"]},
+        )
+        for name in (b"a", b"b")
+    ]
     made = [
         Case({"a.tfrecord": b"".join(map(tf_messages.record, messages))})
-        for messages in (videos, floats, examples, texts)
+        for messages in (videos, floats, examples, texts, kept)
     ]
     return [*made, _gzipped(made[0])]
 
@@ -350,10 +419,14 @@ def tfrecord() -> list[Case]:
 # Stores.
 
 
-def _store(backend: str, codec: str, folder: Path, *, is_sparse: bool) -> None:
+def _store(
+    backend: str, codec: str, folder: Path, *, is_sparse: bool, is_kept: bool = False
+) -> None:
     block = made_block(6)
     block = as_sparse(block) if is_sparse else block
-    spec = made_spec(sparse=is_sparse, codec=codec, chunk_bytes=48)
+    block = with_kept(block) if is_kept else block
+    kept = columns_of(block.kept)
+    spec = made_spec(sparse=is_sparse, codec=codec, chunk_bytes=48, kept=kept)
     with sizes():
         write_parts(folder / f"a.{backend}", spec, [block.slice(0, 4), block.slice(4, 6)])
 
@@ -365,13 +438,21 @@ def stores(backend: str) -> list[Case]:
             partial(_store, backend, codec, is_sparse=is_sparse)
             for codec in ("none", "lz4", "zstd")
             for is_sparse in (False, True)
-        )
+        ),
+        *(
+            partial(_store, backend, codec, is_sparse=False, is_kept=True)
+            for codec in ("none", "zstd")
+        ),
     )
 
 
 def store() -> list[Case]:
     """Stores of both backends."""
-    return [*stores("zarr")[:2], *stores("parquet")[:2]]
+    return [
+        case
+        for backend in ("zarr", "parquet")
+        for case in stores(backend)[:2] + stores(backend)[-2:-1]
+    ]
 
 
 def manifests() -> list[Case]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from streammiml.bags.block import BagBlock, SparseRows
+from streammiml.bags.kept_columns import kept_arrays
 from streammiml.bags.layout import Manifest
 from streammiml.bags.prepared_bags import prepare
 from streammiml.bags.store import open_store
@@ -117,6 +118,12 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"n_features": 2},
     {"label_separator": ",", "bag_column": "bag", "header": False},
     {"transposed": True, "labels_transposed": True},
+    {"keep": ("coords",)},
+    {"keep": ("coords", "note", "time"), "span_bytes": 64},
+    {"keep": ("coords",), "label_columns": ("none",)},
+    {"where": ("split=train",)},
+    {"labels": ("sea", "sky"), "unknown_labels": "append"},
+    {"labels": ("sky",), "unknown_labels": "drop"},
 )
 """Options of a source, by the choice of a case; the last choice writes a store."""
 
@@ -137,7 +144,8 @@ def read_source(format_: str | None, folder: Path, choice: int) -> str:
     plan = new_plan(find_sources(names, options), str(folder / "o.zarr"), settings, options, 1)
     n_bags = 0
     for span in plan.scan.spans:
-        for block in plan.read(span):
+        for read in plan.read(span):
+            block = plan.known(read, span.path).block
             check_dense(span.path, block.rows, plan.sparse, plan.options.limits)
             prepare(shaped(block, sparse=plan.sparse), plan.spec, span.path)
             n_bags += len(block)
@@ -178,7 +186,7 @@ def digest(block: BagBlock, more: str = "") -> str:
         arrays += [rows.offsets, rows.columns, rows.values]
     else:
         arrays.append(rows)
-    arrays.append(block.row_labels)
+    arrays += [block.row_labels, *(kept for _, kept in sorted(kept_arrays(block.kept).items()))]
     for array in arrays:
         out.update(b"-" if array is None else repr(array.shape).encode() + array.tobytes())
     return out.hexdigest()[:16]

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import streammiml as sm
@@ -40,6 +41,24 @@ def check_page(page, store, model):
     assert "Ranking loss" in page.read_text()
 
 
+def places(name, n_rows):
+    """Coordinates that say which slide and which row they belong to."""
+    return np.stack([np.full(n_rows, int(name.removeprefix("bag_"))), np.arange(n_rows)], axis=1)
+
+
+def check_places(store, model, out, width):
+    """Predictions and explanations have the coordinates of the key instances."""
+    assert run(["predict", model, store, str(out / "predictions")]) == 0
+    assert run(["explain", model, store, str(out / "explained")]) == 0
+    for folder in (out / "predictions", out / "explained" / "bags"):
+        records = pq.read_table(folder).to_pylist()
+        assert len(records) == 300
+        for record in records:
+            keys, kept = record["key_instances"], record["kept_coords"]
+            want = places(record["bag_id"], max(keys, default=0) + 1)[keys, :width]
+            assert np.reshape(kept, (len(keys), width)).tolist() == want.tolist()
+
+
 def write_slides(folder, layout, n_bags):
     """A file for each slide, and the table of their labels beside the folder."""
     lines = ["slide_id,tumour,stroma,fat"]
@@ -49,13 +68,16 @@ def write_slides(folder, layout, n_bags):
         path = folder / f"{name}.{layout}"
         if layout == "h5":
             with h5py.File(path, "w") as file:
-                file["features"], file["coords"] = rows, np.zeros((len(rows), 2), int)
+                file["features"], file["coords"] = rows, places(name, len(rows))
         elif layout == "npy":
             np.save(path, rows)
+            (folder.parent / "coords").mkdir(exist_ok=True)
+            np.save(folder.parent / "coords" / f"{name}.npy", places(name, len(rows)))
         elif layout == "npz":
-            np.savez(path, features=rows)
+            np.savez(path, features=rows, coords=places(name, len(rows)))
         else:
-            np.savetxt(path, rows, delimiter=",", header="u,v,w,x,y,z", comments="")
+            table = np.concatenate([rows, places(name, len(rows))[:, :1]], axis=1)
+            np.savetxt(path, table, delimiter=",", header="u,v,w,x,y,z,coords", comments="")
     table = folder.with_name("labels.csv")
     table.write_text("\n".join([*lines, ""]))
     return table
@@ -64,8 +86,10 @@ def write_slides(folder, layout, n_bags):
 @pytest.mark.parametrize("layout", ["h5", "npy", "npz", "csv"])
 def test_slides__and_a_table_of_labels(tmp_path, layout):
     table = write_slides(tmp_path / "slides", layout, 300)
-    store = check(tmp_path, "convert", str(tmp_path / "slides"), "--bag-labels", str(table))
+    words = ["convert", str(tmp_path / "slides"), "--bag-labels", str(table), "--keep", "coords"]
+    store = check(tmp_path, *words)
     assert (store.n_bags, store.label_names) == (300, ["tumour", "stroma", "fat"])
+    check_places(str(store.name), str(tmp_path / "run"), tmp_path, 1 if layout == "csv" else 2)
 
 
 def test_bucket__with_slides_and_a_table_of_labels(tmp_path, s3):
@@ -80,15 +104,26 @@ def test_bucket__with_slides_and_a_table_of_labels(tmp_path, s3):
 
 
 def test_videos__as_tfrecord(tmp_path):
-    messages = [
-        tf.sequence(
-            {"id": name.encode(), "labels": labels},
-            {"rgb": [(np.clip(row, -8, 8) * 12 + 128).astype(np.uint8).tobytes() for row in rows]},
-        )
-        for name, rows, labels in corpus(2000)
-    ]
+    """Videos as in YouTube-8M: quantised rgb and audio, 3862 labels named by a vocabulary."""
+    numbers = [5, 400, 3861]
+    messages = []
+    for name, rows, labels in corpus(2000):
+        quantised = (np.clip(rows, -8, 8) * 12 + 128).astype(np.uint8)
+        frames = {
+            "rgb": [row[:4].tobytes() for row in quantised],
+            "audio": [row[4:].tobytes() for row in quantised],
+        }
+        context = {"id": name.encode(), "labels": [numbers[label] for label in labels]}
+        messages.append(tf.sequence(context, frames))
     path = tf.write(tmp_path / "train.tfrecord", messages)
-    check(tmp_path, "convert", str(path), "--n-labels", "3")
+    vocabulary = ["Index,Name", *(f"{i},entity {i}" for i in range(3862))]
+    (tmp_path / "vocabulary.csv").write_text("\n".join([*vocabulary, ""]))
+    store = check(tmp_path, "convert", str(path), "--labels", str(tmp_path / "vocabulary.csv"))
+    assert (store.n_bags, store.n_labels) == (2000, 3862)
+    assert (store.n_features, store.dtype) == (6, "uint8")
+    assert store.label_names[3861] == "entity 3861"
+    again = sm.convert(path, tmp_path / "y.zarr", n_labels=3862).store
+    assert (again.n_labels, again.fingerprint) == (3862, store.fingerprint)
 
 
 def test_frame__and_a_table_of_labels(tmp_path):
