@@ -388,7 +388,7 @@ def test_train__on_a_file_or_with_swapped_paths_says_what_to_do(store, tmp_path,
     line = refused(capsys, "train", tmp_path / "x.csv", tmp_path / "run")
     assert line.endswith(
         f"x.csv is no store but a file; convert it first: streammiml convert {tmp_path}/x.csv "
-        f"{tmp_path}/x-store.zarr"
+        f"{tmp_path}/x-store.zarr (streammiml guide convert)"
     )
     line = refused(capsys, "train", tmp_path / "run", store)
     assert line == (
