@@ -130,6 +130,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         sub-concepts of a label (``means``) or by clusters of rows (``clusters``).
     loss
         ``warp`` favours the top of the ranking; ``pairs`` gives all pairs of labels one weight.
+    restarts
+        Number of trainings with different seeds, whose row scores the model averages; 1 by default.
     calibrate
         ``auto``, ``platt`` or ``isotonic``: ``fit`` also fits probabilities, on the bags held out,
         or by training again on three folds; ``predict_proba`` returns them.
@@ -195,6 +197,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         min_labels: int | None = _DEFAULTS.min_labels,
         init: str = _DEFAULTS.init,
         loss: str = _DEFAULTS.loss,
+        restarts: int | None = _DEFAULTS.restarts,
         calibrate: Calibrate | None = _DEFAULTS.calibrate,
     ) -> None:
         self.shared_dim = shared_dim
@@ -217,6 +220,7 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         self.min_labels = min_labels
         self.init = init
         self.loss = loss
+        self.restarts = restarts
         self.calibrate = calibrate
 
     def fit(self, bags: Any, y: Any, sample_weight: Any = None) -> MIMLfast:

@@ -33,10 +33,11 @@ from streammiml.errors import StreammimlError, unknown
 Array = npt.NDArray[Any]
 F32 = npt.NDArray[np.float32]
 
-MODEL_FORMAT = 5
+MODEL_FORMAT = 6
 """Highest format version that can be read. A file is written with the lowest version that has what
 it needs: version 2 added the context of Fourier features, version 3 the mean as context,
-version 4 the offset of the threshold, version 5 the functions that give probabilities."""
+version 4 the offset of the threshold, version 5 the functions that give probabilities, version 6
+several restarts."""
 MODEL_FILE = "model.safetensors"
 
 _KEY = "streammiml"
@@ -115,9 +116,11 @@ class Model:
     """
 
     shared: F32
-    """(d', m) W0 transposed, for d' lifted features; (0, d') without a shared space."""
+    """(d', m) W0 transposed, for d' lifted features; (0, d') without a shared space. With R
+    restarts (d', R m): those of all restarts side by side."""
     labels: F32
-    """(L + 1, K, m) A vector for each sub-concept of each label; the dummy label is last."""
+    """(L + 1, K, m) A vector for each sub-concept of each label; the dummy label is last. With R
+    restarts (L + 1, R K, m): the sub-concepts of the first restart, then those of the next."""
     lift: LiftArrays
     """Scaler and lift; any tuple of these seven fields is accepted."""
     rule: LabelRule = LabelRule()
@@ -129,6 +132,10 @@ class Model:
     """``fingerprint`` of the store, number of ``steps`` and more; no time, host or path."""
     calibration: Calibration | None = None
     """Functions that turn scores into probabilities; None if the model is not calibrated."""
+    restarts: int = 1
+    """Number R of trainings whose row scores are averaged. The score of a row is the mean over
+    restarts of the maximum over their sub-concepts; the score of a bag is the maximum of its rows'.
+    """
 
     def __post_init__(self) -> None:
         lift = LiftArrays(*self.lift)
@@ -156,6 +163,11 @@ class Model:
                 "shared dimensions), with one label at least"
             )
         n_vectors, k, m = self.labels.shape
+        check_whole("restarts", self.restarts, 1)
+        if k % self.restarts:
+            raise StreammimlError(
+                f"{k} sub-concepts of {self.restarts} restarts do not divide evenly"
+            )
         vector_width = m if self.has_shared_space else width
         sizes = {
             "features": max(1, lift.scale.size),
@@ -164,6 +176,7 @@ class Model:
             "vectors": n_vectors,
             "subconcepts": k,
             "width": vector_width,
+            "shared width": m * self.restarts if self.has_shared_space else width,
             "labels": self.n_labels,
             "line": 2,
             "knot bounds": n_vectors,
@@ -204,19 +217,30 @@ class Model:
 
     @property
     def subconcepts(self) -> int:
-        """Sub-concepts K of each label."""
-        return int(self.labels.shape[1])
+        """Sub-concepts K of each label, in each restart."""
+        return int(self.labels.shape[1]) // self.restarts
 
     @property
     def has_shared_space(self) -> bool:
         """Whether rows are multiplied by W0."""
         return len(self.shared) > 0
 
+    def restart(self, number: int) -> Model:
+        """Return the model of one restart, numbered from 0; it is not calibrated."""
+        k, m = self.subconcepts, self.shared_dim
+        shared = (
+            self.shared[:, number * m : (number + 1) * m] if self.has_shared_space else self.shared
+        )
+        labels = self.labels[:, number * k : (number + 1) * k]
+        return replace(self, shared=shared, labels=labels, restarts=1, calibration=None)
+
     def __repr__(self) -> str:
         space = f"shared_dim={self.shared_dim}" if self.has_shared_space else "no shared space"
         parts = [f"{self.n_features} features"]
         parts += [f"{self.n_lifted} lifted", space, f"subconcepts={self.subconcepts}"]
         parts += [f"{self.n_labels} labels", f"rule={self.rule.name}"]
+        if self.restarts > 1:
+            parts.append(f"{self.restarts} restarts")
         if "scale" in self.settings:
             parts.append(f"scale={self.settings['scale']}")
         if "steps" in self.provenance:
@@ -235,6 +259,7 @@ class Model:
                 "labels": f"{self.n_labels:,}",
                 "names": listed(self.label_names),
                 "sub-concepts per label": self.subconcepts,
+                "restarts": self.restarts if self.restarts > 1 else None,
                 "rule": f"{self.rule.name}, at least {self.rule.min_labels}",
                 "probabilities": None if self.calibration is None else "calibrated",
                 "scale": self.settings.get("scale"),
@@ -326,6 +351,7 @@ class Model:
         tensors, content = self._parts()
         version = 4 if self.rule.offset else (1, 1, 2, 3)[self.lift.context]
         version = version if self.calibration is None else 5
+        version = version if self.restarts == 1 else 6
         save_tensors(path, tensors, content, kind="model", version=version)
 
     def _parts(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -333,7 +359,9 @@ class Model:
         lift, rule = self.lift, self.rule
         # Files of models without an offset are the same as before there were offsets.
         offset = {"offset": float(rule.offset)} if rule.offset else {}
+        restarts = {"restarts": self.restarts} if self.restarts > 1 else {}
         content = {
+            **restarts,
             "label_names": self.label_names and list(self.label_names),
             "lift": {
                 "context": _CONTEXTS[lift.context],
@@ -388,6 +416,7 @@ class Model:
                 settings=content["settings"],
                 provenance=content["provenance"],
                 calibration=Calibration.from_tensors(tensors),
+                restarts=content.get("restarts", 1),
             )
         except StreammimlError as error:
             raise StreammimlError(f"{path} is not a model that can be used: {error}") from None

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from streammiml._base.calibration import Calibration
 from streammiml.bags.block import BagBlock
 from streammiml.kernel.lift import Lift, plain_rows
-from streammiml.kernel.row_scores import row_scores
+from streammiml.kernel.mean_scores import mean_row_scores, score_bags
 from streammiml.kernel.score import (
     DenseBlock,
     Scores,
     SparseBlock,
     Weights,
     laid_across,
-    score_block,
 )
 from streammiml.kernel.tile import aligned_zeros, padded
 from streammiml.model import LabelRule, Model
@@ -47,7 +46,7 @@ class Scorer:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._lift = Lift(*(_plain(part) for part in model.lift))
-        self._weights = laid_across(Weights(_aligned(padded(model.shared)), padded(model.labels)))
+        self._weights = [laid_across(weights) for weights in weights_of(model)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickled arrays are read-only, and numba would compile all kernels again for that type.
@@ -74,7 +73,7 @@ class Scorer:
 
         The dummy is last, with the offset of the rule.
         """
-        scores = score_block(kernel_block(block), self._lift, self._weights)
+        scores = score_bags(kernel_block(block), self._lift, self._weights)
         if self.rule.offset:
             scores.value[:, -1] += np.float32(self.rule.offset)
         return scores
@@ -87,8 +86,11 @@ class RowScorer:
         self._model, self.labels = model, np.array(labels, np.int32)
         self._lift = Lift(*(_plain(part) for part in model.lift))
         # The dummy is last, as in the model.
-        vectors = model.labels[[*labels, model.n_labels]]
-        self._weights = laid_across(Weights(_aligned(padded(model.shared)), padded(vectors)))
+        chosen = [*labels, model.n_labels]
+        self._weights = [
+            laid_across(weights._replace(labels=weights.labels[chosen]))
+            for weights in weights_of(model)
+        ]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For the reason that ``Scorer`` gives.
@@ -100,10 +102,17 @@ class RowScorer:
         The columns are ``labels`` and the dummy, which has the offset of the rule. The score of a
         bag is the maximum of the scores of its rows, to the last bit.
         """
-        for start, scores in row_scores(kernel_block(block), self._lift, self._weights, n_at_once):
+        kernel_rows = kernel_block(block)
+        for start, scores in mean_row_scores(kernel_rows, self._lift, self._weights, n_at_once):
             if self._model.rule.offset:
                 scores.value[:, -1] += np.float32(self._model.rule.offset)
             yield start, scores
+
+
+def weights_of(model: Model) -> list[Weights]:
+    """Return the weights of each restart of a model, as kernels need them."""
+    models = [model.restart(number) for number in range(model.restarts)]
+    return [Weights(_aligned(padded(one.shared)), padded(one.labels)) for one in models]
 
 
 def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:

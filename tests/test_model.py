@@ -275,6 +275,25 @@ def test_save__a_calibration_needs_format_5_and_is_read_back(tmp_path, saved):
         Model.load(paths[1])
 
 
+@pytest.mark.parametrize(
+    ("restarts", "message"),
+    [
+        (3, "4 sub-concepts of 3 restarts"),
+        (4, "shared has shape"),
+        (0, "restarts must be a whole number at least 1"),
+        ("two", "restarts must be a whole number at least 1, got .two."),
+    ],
+)
+def test_load__refuses_restarts_that_do_not_fit_the_weights(saved, restarts, message):
+    several = made_model(k=4)
+    shared = np.concatenate([several.shared, several.shared], axis=1)
+    replace(several, shared=shared, restarts=2).save(saved)
+    assert Model.load(saved).restart(1).shared.tobytes() == several.shared.tobytes()
+    resaved(saved, restarts=restarts)
+    with pytest.raises(StreammimlError, match=message):
+        Model.load(saved)
+
+
 def test_for_labels__moves_the_calibration_with_its_label():
     lines = np.arange(4.0).reshape(2, 2)
     calibration = Calibration.of_knots(lines, [None, None])
@@ -292,7 +311,7 @@ def resaved(path, *, version=MODEL_FORMAT, kind="model", drop=(), tensors=(), **
 
 def test_load__names_a_format_of_the_future(saved):
     resaved(saved, version=MODEL_FORMAT + 6, kind="anything")
-    message = r"was written by format 11, this reads up to 5; install a newer streammiml"
+    message = r"was written by format 12, this reads up to 6; install a newer streammiml"
     with pytest.raises(StreammimlError, match=message):
         Model.load(saved)
 

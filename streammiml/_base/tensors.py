@@ -33,7 +33,7 @@ _LIFT = {
 _SHARED, _LABELS = ("lifted", "width"), ("vectors", "subconcepts", "width")
 
 MODEL_TENSORS = {
-    "shared": TensorSpec("float32", _SHARED),
+    "shared": TensorSpec("float32", ("lifted", "shared width")),
     "labels": TensorSpec("float32", _LABELS),
     **_LIFT,
     "calibration.platt": TensorSpec("float32", ("labels", "line"), is_optional=True),
@@ -41,7 +41,8 @@ MODEL_TENSORS = {
     "calibration.margins": TensorSpec("float32", ("knots",), is_optional=True),
     "calibration.probabilities": TensorSpec("float32", ("knots",), is_optional=True),
 }
-"""``lifted`` is 0 without a shared space; ``vectors`` counts the dummy label too."""
+"""``lifted`` is 0 without a shared space; ``vectors`` counts the dummy label too. ``subconcepts``
+and ``shared width`` are those of all restarts together."""
 
 CHECKPOINT_TENSORS = {
     "weights.shared": TensorSpec("float32", _SHARED),

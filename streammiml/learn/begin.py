@@ -28,6 +28,7 @@ from streammiml.config import (
 )
 from streammiml.errors import StreammimlError, unknown
 from streammiml.kernel.average import STRIDE
+from streammiml.kernel.lift import Lift
 from streammiml.learn.bag_start import resolved_init, state_from_bags
 from streammiml.learn.checkpoint import (
     Expected,
@@ -73,6 +74,8 @@ class RunSettings:
     """Bags to hold out instead of the share in ``config``."""
     offset: float | None = None
     """Offset of the threshold that trials fitted; None if they fitted none."""
+    like: TrainState | None = None
+    """State whose scaling and lift the run takes: all restarts of a run have the same."""
 
     @property
     def is_resumed(self) -> bool:
@@ -289,14 +292,15 @@ def begin(settings: RunSettings) -> Ready:
     if state is not None:
         _check_not_passed(state, config)
     elif start is not None:
-        state = state_from(start, config, store.n_labels)
+        # Other restarts of a run begin from theirs; see ``learn/restarts.py``.
+        state = state_from(start.restart(0), config, store.n_labels)
     else:
-        fitted = _fitted(store, config, plan)
+        lift, scale = _lift_and_scale(settings, config, plan)
         if config.init == "random":
-            state = new_state(config, fitted.lift, store.n_labels)
+            state = new_state(config, lift, store.n_labels)
         else:
-            state = state_from_bags(store, config, plan, fitted.lift)
-        state.at.scale = fitted.scale
+            state = state_from_bags(store, config, plan, lift)
+        state.at.scale = scale
     ready = Ready(
         store=store,
         config=config,
@@ -380,6 +384,14 @@ def _check_not_passed(state: TrainState, config: TrainConfig) -> None:
                 f"--{name.replace('_', '-')} {limit} is less than the {done} that the run has "
                 "done; leave it out, or begin another run"
             )
+
+
+def _lift_and_scale(settings: RunSettings, config: TrainConfig, plan: RunPlan) -> tuple[Lift, str]:
+    """Lift of a new state, and its scaling in words: as given, or fitted to training bags."""
+    if settings.like is not None:
+        return settings.like.lift, settings.like.at.scale
+    fitted = _fitted(settings.store, config, plan)
+    return fitted.lift, fitted.scale
 
 
 def _fitted(store: Bags, config: TrainConfig, plan: RunPlan) -> FittedScaler:

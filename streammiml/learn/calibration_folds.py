@@ -1,10 +1,10 @@
 """Calibrates a trained model: on the bags that its run held out, or on folds.
 
 A run that holds out no bags trains again, ``FOLDS`` times, each time without one fold: with the
-settings, the seed and the number of epochs of the run. The margins of each fold, under the weights
-that were trained without it, are standardized and counted together. The counts are kept in the run
-folder after each fold, so a kill loses one training at most, and calibrating a finished run again
-reads the counts.
+settings, the seed, the number of epochs and the restarts of the run. The margins of each fold,
+under the weights that were trained without it, are standardized and counted together. The counts
+are kept in the run folder after each fold, so a kill loses the trainings of one fold at most, and
+calibrating a finished run again reads the counts.
 
 ``time_limit`` bounds these trainings together. At the limit, a training is left out, and the folds
 before it count alone; the first fold counts with the weights that it has come to. That is less
@@ -25,17 +25,20 @@ from numpy.typing import NDArray
 from streammiml.bags.views import Bags
 from streammiml.config import TrainConfig, check_number, parse_duration
 from streammiml.errors import StreammimlError
+from streammiml.kernel.score import Weights
 from streammiml.learn.begin import Ready, RunSettings, begin
 from streammiml.learn.calibration import N_BINS, Standard, empty_label_counts, fitted_calibration
 from streammiml.learn.defaults import FOLDS, LEAST_FOLDED, resolved
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.loop import Loop
 from streammiml.learn.progress import ChoiceProgress, TrainProgress
+from streammiml.learn.restarts import settings_of_restart
 from streammiml.learn.run_folder import CALIBRATION, RunFolder
 from streammiml.learn.stop_signals import Stopped, StopSignals
 from streammiml.learn.trained_model import returned_weights
-from streammiml.learn.validation import Validation
+from streammiml.learn.validation import AllWeights, Validation
 from streammiml.model import Model, load_tensors, save_tensors
+from streammiml.scorer import weights_of
 
 I32 = NDArray[np.int32]
 
@@ -93,7 +96,10 @@ def calibrated(
     if config.calibrate in (None, "none"):
         return model
     has_start = "start_fingerprint" in ready.fingerprints
-    lift, weights = ready.state.lift, returned_weights(ready)
+    lift = ready.state.lift
+    weights: AllWeights = returned_weights(ready)
+    if model.restarts > 1:
+        weights = weights_of(model)
     deadline = ready.plan.budget.read.deadline
     if n_calibration_folds(store, config, has_start=has_start):
         counts = _counts_of_folds(ready, stop, watch)
@@ -172,6 +178,7 @@ class _FoldTraining:
         limit = ready.config.time_limit
         self._limit = math.inf if limit is None else parse_duration(limit, option="time_limit")
         self._begun = time.monotonic()
+        self._restart = 0
         self.is_cut = False
         """Whether the time limit ended the training."""
 
@@ -184,15 +191,25 @@ class _FoldTraining:
         """Train, and count; at the limit, raise ``_FoldTimeUp`` if a fold is done already."""
         store = self._ready.store
         holdout = Holdout.of_fold(self._fold, FOLDS, store.n_bags)
-        run = begin(RunSettings(store=store, config=self._config, holdout=holdout))
-        try:
-            Loop(run, self._note, StopSignals()).run()
-        except _FoldTimeUp:
-            self.is_cut = True
-            if self._fold:
-                raise
+        weights: list[Weights] = []
+        like = None
+        for number in range(self._config.n_restarts):
+            self._restart = number
+            config = settings_of_restart(self._config, number)
+            run = begin(RunSettings(store=store, config=config, holdout=holdout, like=like))
+            try:
+                Loop(run, self._note, StopSignals()).run()
+            except _FoldTimeUp:
+                self.is_cut = True
+                if self._fold:
+                    raise
+            like = like or run.state
+            if not self.is_cut or not weights:
+                weights.append(run.state.returned())
+            if self.is_cut:
+                break
         others = np.setdiff1d(np.arange(store.n_bags), holdout.bags, assume_unique=True)
-        scored = run.state.lift, run.state.returned(), run.plan.budget.read.deadline
+        scored = run.state.lift, weights, run.plan.budget.read.deadline
         standard = Validation(store, others).standard(*scored)
         return Validation(store, holdout.bags).label_counts(*scored, standard)
 
@@ -204,10 +221,10 @@ class _FoldTraining:
             raise _FoldTimeUp
 
     def _progress(self, run: TrainProgress) -> ChoiceProgress:
-        left = run.seconds_left
+        left, n_restarts = run.seconds_left, self._config.n_restarts
         if left is not None:
             whole = left + run.total["all"]
-            left += whole * (FOLDS - 1 - self._fold)
+            left += whole * (n_restarts * (FOLDS - self._fold) - self._restart - 1)
             left = min(left, max(0.0, self._limit - self.seconds))
         return ChoiceProgress(
             stage="calibrating",
@@ -217,7 +234,7 @@ class _FoldTraining:
             fold=self._fold + 1,
             n_folds=FOLDS,
             loss=None,
-            done=(self._fold + run.done) / FOLDS,
+            done=(self._fold + (self._restart + run.done) / n_restarts) / FOLDS,
             seconds_left=left,
         )
 

@@ -194,11 +194,16 @@ def aligned(array: NDArray[Any]) -> Any:
     return out
 
 
+def n_weights(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
+    """Number of the weights of a training, with padding."""
+    m = padded_width(config.shared_dim if config.shared_space else n_lifted)
+    return m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
+
+
 def state_bytes(config: ModelConfig, n_lifted: int, n_labels: int) -> int:
     """Bytes of weights, averages, best weights, and the copy with which a look scores bags."""
     width = config.shared_dim if config.shared_space else n_lifted
-    m = padded_width(width)
-    values = m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
+    values = n_weights(config, n_lifted, n_labels)
     # A look copies the label vectors into another layout: eight labels side by side.
     laid_out = width * -(-(n_labels + 1) // 8) * 8 * config.subconcepts
     return values * 4 * 3 + (values * 8 if config.average else 0) + laid_out * 4
@@ -210,8 +215,7 @@ def replica_bytes(config: ModelConfig, n_lifted: int, n_labels: int, n_at_once: 
     A turn has weights (4 bytes a value) and means (8), its result has vectors and means (8). Two
     sums of changes have two numbers of 8 bytes for each value.
     """
-    m = padded_width(config.shared_dim if config.shared_space else n_lifted)
-    values = m * ((n_labels + 1) * config.subconcepts + (n_lifted if config.shared_space else 0))
+    values = n_weights(config, n_lifted, n_labels)
     return values * ((12 + 8) * n_at_once + 2 * 16)
 
 

@@ -38,6 +38,7 @@ from streammiml.learn.defaults import (
     EPOCHS,
     FOLDS,
     MOST_STEPS,
+    RESTARTS,
     epochs_of,
     fold_settings,
     fold_steps,
@@ -540,8 +541,27 @@ def with_defaults(
     config = replace(settings.config, threshold=_threshold(settings.config, store, plan))
     settings = replace(settings, config=config)
     if plan is None:
-        return replace(settings, config=resolved(config, store.n_bags))
-    return Choice(settings, plan, stop, watch).run()
+        settings = replace(settings, config=resolved(config, store.n_bags))
+    else:
+        settings = Choice(settings, plan, stop, watch).run()
+    return replace(settings, config=with_n_restarts(settings.config, store, plan))
+
+
+def with_n_restarts(config: TrainConfig, store: Bags, plan: ChoicePlan | None) -> TrainConfig:
+    """Fill in the number of restarts, if it is None: some for small stores, if they fit.
+
+    All restarts but the first take at most ``MOST_WORK`` multiplications together.
+    """
+    if config.restarts is not None:
+        return config
+    several = config.preset == "auto" and config.replicas == 1
+    if several and plan is not None and plan.chooses_epochs:
+        complete = resolved(config, store.n_bags)
+        work = complete.n_epochs * store.n_bags * _work(store, complete)
+        n_restarts = min(RESTARTS, 1 + int(MOST_WORK / work))
+        if n_restarts > 1 and _fits(store, replace(complete, restarts=n_restarts)):
+            return replace(config, restarts=n_restarts)
+    return replace(config, restarts=1)
 
 
 def _threshold(config: TrainConfig, store: Bags, plan: ChoicePlan | None) -> Threshold:

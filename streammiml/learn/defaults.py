@@ -54,6 +54,8 @@ FOLDS, MOST_STEPS, MOST_EPOCHS, LOOK_EVERY = 3, 80_000, 400, 2000
 steps between two looks."""
 LEAST_LOOKS = 8
 """Approximate lower limit for the looks of each cross-validation run."""
+RESTARTS = 5
+"""Restarts of small stores with ``--preset auto``; ``learn/restarts.py`` has measurements."""
 WIDTH = 1.5
 """Standard errors by which the loss of a step may exceed the lowest and still count for much."""
 LEAST_FOLDED = 30

@@ -21,7 +21,7 @@ from streammiml.kernel.score import Weights, score_block
 from streammiml.kernel.sweep import Learner, make_tally
 from streammiml.learn.calibration_folds import n_calibration_folds
 from streammiml.learn.checkpoint import TrainState, new_state
-from streammiml.learn.choice import ChoicePlan, plan_choice
+from streammiml.learn.choice import ChoicePlan, plan_choice, with_n_restarts
 from streammiml.learn.defaults import resolved
 from streammiml.learn.kernel_threads import Sweeper, step_settings
 from streammiml.learn.machines import HERE, TrainMachines
@@ -71,7 +71,7 @@ class DryRun:
     validate_every: int
     steps_per_epoch: int
     steps: int
-    """Steps to the last epoch, or ``max_steps``."""
+    """Steps of each restart to the last epoch, or ``max_steps``."""
     read_per_epoch: int
     """Bytes from disk or network; a block that is read twice counts twice."""
     read_total: int
@@ -89,8 +89,10 @@ class DryRun:
     seconds_of_calibration: float
     """Seconds of these trainings, at most."""
     seconds: float
-    """Seconds of steps and looks; reading runs at the same time in other threads. With replicas,
-    each has a core of its own."""
+    """Seconds of steps and looks of all restarts; reading runs at the same time in other threads.
+    With replicas, each has a core of its own."""
+    restarts: int
+    """Trainings with different seeds, one after the other."""
     replicas: int
     round_steps: int
     """Steps of the longest rounds; 0 without replicas."""
@@ -131,6 +133,7 @@ def dry_run(
     if choice is not None and choice.is_shortened(store.n_bags):
         most = choice.most_epochs(0, store.n_bags, config.n_epochs)
         config = replace(config, epochs=most)
+    config = with_n_restarts(config, store, choice)
     plan = plan_run(store, config)
     machines.check(config)
     check_worker_memory(plan, machines.pool_options().worker_bytes)
@@ -156,7 +159,7 @@ def dry_run(
     if choice is not None:
         trial_seconds = _seconds_of_trials(choice, store, config, sample, step_seconds)
     # Each training leaves out a fold, and visits the others as often as the run does.
-    calibration_steps = n_steps * config.replicas * max(0, n_folds - 1)
+    calibration_steps = n_steps * config.replicas * config.n_restarts * max(0, n_folds - 1)
     return DryRun(
         training_bags=store.n_bags - visits.holdout.size,
         held_out_bags=n_held_out,
@@ -179,7 +182,8 @@ def dry_run(
         seconds_of_trials=min(trial_seconds, limit),
         calibration_steps=calibration_steps,
         seconds_of_calibration=min(calibration_steps * step_seconds, limit),
-        seconds=n_steps * step_seconds + n_steps // plan.every * look_seconds,
+        seconds=(n_steps * step_seconds + n_steps // plan.every * look_seconds) * config.n_restarts,
+        restarts=config.n_restarts,
         replicas=config.replicas,
         **_costs_of_rounds(config, plan, state, step_seconds),
     )

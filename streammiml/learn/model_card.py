@@ -20,7 +20,9 @@ from streammiml.learn.begin import Ready
 from streammiml.learn.run_folder import choice_reasons
 from streammiml.learn.threshold import BINS_OF_ONE, LARGEST
 from streammiml.learn.trained_model import label_rule, returned_weights
+from streammiml.learn.validation import AllWeights
 from streammiml.model import MODEL_FILE, Model
+from streammiml.scorer import weights_of
 
 I64 = NDArray[np.int64]
 
@@ -53,6 +55,9 @@ def _lines(ready: Ready, model: Model, reasons: list[str]) -> Iterator[str]:
     space = (
         f"{model.shared_dim:,} shared dimensions" if model.has_shared_space else "no shared space"
     )
+    restarts = []
+    if model.restarts > 1:
+        restarts = [("restarts", f"{model.restarts:,}, whose row scores are averaged")]
     yield from _table(
         ("model", ""),
         [
@@ -60,6 +65,7 @@ def _lines(ready: Ready, model: Model, reasons: list[str]) -> Iterator[str]:
             ("features of a row", f"{model.n_features:,}, lifted to {model.n_lifted:,}"),
             ("labels", f"{model.n_labels:,}"),
             ("weights", f"{model.subconcepts:,} sub-concepts for each label, {space}"),
+            *restarts,
             ("predicted labels", _rule_in_words(model)),
             ("probabilities", _probabilities_in_words(ready, model)),
         ],
@@ -120,7 +126,8 @@ def _setting_lines(settings: Mapping[str, Any], reasons: list[str]) -> Iterator[
 def _figure_lines(ready: Ready, model: Model) -> Iterator[str]:
     yield from ("", "## Figures", "")
     at, validation = ready.state.at, ready.plan.validation
-    rows = [("steps of the training", f"{at.step:,}")]
+    of_first = " of the first restart" if model.restarts > 1 else ""
+    rows = [(f"steps of the training{of_first}", f"{at.step:,}")]
     if validation is None:
         yield from _table(("figure", ""), rows)
         yield ""
@@ -129,9 +136,9 @@ def _figure_lines(ready: Ready, model: Model) -> Iterator[str]:
             "was not trained on."
         )
         return
-    rows.append(("steps of the returned weights", f"{at.best_step:,}"))
+    rows.append((f"steps of the returned weights{of_first}", f"{at.best_step:,}"))
     if at.best_loss is not None:
-        rows.append(("ranking loss", f"{at.best_loss:.4f}"))
+        rows.append((f"ranking loss{of_first}", f"{at.best_loss:.4f}"))
     if model.rule.name == "dummy":
         rows += _figures_of_predictions(ready, model)
     yield f"On the {len(validation.bags):,} bags held out:"
@@ -149,7 +156,9 @@ def _figures_of_predictions(ready: Ready, model: Model) -> list[tuple[str, str]]
     validation, deadline = ready.plan.validation, ready.plan.budget.read.deadline
     assert validation is not None, "the caller has asked"
     min_labels = label_rule(ready.store, ready.config).min_labels
-    weights = returned_weights(ready)
+    weights: AllWeights = returned_weights(ready)
+    if model.restarts > 1:
+        weights = weights_of(model)
     counts = validation.counts(ready.state.lift, weights, deadline, min_labels)
     place = round((model.rule.offset + LARGEST) * BINS_OF_ONE)
     wrong, right = counts[:, place + 1 :].sum(axis=1).tolist()

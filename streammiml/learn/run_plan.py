@@ -13,7 +13,7 @@ from streammiml.errors import StreammimlError
 from streammiml.kernel.step import most_projected
 from streammiml.kernel.tile import padded_width
 from streammiml.learn.calibration import label_counts_bytes
-from streammiml.learn.checkpoint import panel_bytes, replica_bytes, state_bytes
+from streammiml.learn.checkpoint import n_weights, panel_bytes, replica_bytes, state_bytes
 from streammiml.learn.defaults import STREAMS_KEPT, TURNS_AT_ONCE, round_steps
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.store_weights import Visits, visits_of
@@ -81,6 +81,10 @@ def plan_run(store: Bags, config: TrainConfig, holdout: Holdout | None = None) -
         width = padded_width(config.shared_dim if config.shared_space else n_lifted)
         lifted = min(lifted, 4 * n_lifted * most_projected(width))
         by_size["lifted bag"] = lifted_room(config, n_lifted, lifted)
+    if config.n_restarts > 1:
+        # Models of all restarts, their joined copy, and the state of one besides the first's.
+        n_values = n_weights(config, n_lifted, store.n_labels)
+        fixed["restarts"] = fixed["weights"] + 3 * 4 * config.n_restarts * n_values
     if config.replicas > 1:
         fixed["replicas"] = replica_bytes(config, n_lifted, store.n_labels, n_at_once)
         _check_replicas(store, config)

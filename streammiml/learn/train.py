@@ -20,6 +20,7 @@ from streammiml.learn.loop import Loop
 from streammiml.learn.machines import HERE, TrainMachines
 from streammiml.learn.model_card import write_card
 from streammiml.learn.progress import ChoiceProgress, TrainProgress
+from streammiml.learn.restarts import with_restarts
 from streammiml.learn.rounds import RoundLoop
 from streammiml.learn.run_folder import RunFolder, finish_extension
 from streammiml.learn.stop_signals import StopSignals
@@ -167,7 +168,8 @@ def train_run(
             if step:
                 _LOG.info("train resumes at step %s", f"{step:,}")
             # The loop needs neither the start model nor a second copy of its weights.
-            del settings, start
+            start = settings.start if ready.config.n_restarts > 1 else None
+            del settings
             if pool is not None:
                 mixed = machines.mixed_machines
                 RoundLoop(ready, watch, stop, pool, mixed_machines=mixed).run()
@@ -182,7 +184,8 @@ def train_run(
                 f"{ready.state.at.best_step:,}",
             )
         with listening():
-            model = calibrated(trained_model(ready), ready, stop, watch_choice)
+            model = with_restarts(trained_model(ready), ready, start, watch, stop)
+            model = calibrated(model, ready, stop, watch_choice)
         if folder is not None:
             model.save(folder.model)
             write_card(ready, model, folder.path)

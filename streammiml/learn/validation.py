@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,8 +17,9 @@ from streammiml.blocks.prefetch import ReadAhead
 from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.kernel.lift import Lift
+from streammiml.kernel.mean_scores import score_bags
 from streammiml.kernel.rank import ranking_loss, ranking_loss_sum
-from streammiml.kernel.score import Weights, score_block
+from streammiml.kernel.score import Weights, laid_across, score_block
 from streammiml.learn.calibration import Standard, add_label_counts, empty_label_counts
 from streammiml.learn.holdout import Holdout
 from streammiml.learn.threshold import margin_counts, sum_counts
@@ -26,6 +27,8 @@ from streammiml.scorer import kernel_block
 
 I64 = NDArray[np.int64]
 
+AllWeights = Weights | Sequence[Weights]
+"""Weights of a training, or of each restart."""
 SCORED_AT_ONCE = 256
 """Number of bags that are scored at a time."""
 LEAST_EVERY = 1000
@@ -92,7 +95,7 @@ class Validation:
             total += int(ranking_loss_sum(label_scores, block.label_offsets, block.label_indices))
         return ranking_loss(total, len(self.bags))
 
-    def counts(self, lift: Lift, weights: Weights, deadline: float, min_labels: int) -> I64:
+    def counts(self, lift: Lift, weights: AllWeights, deadline: float, min_labels: int) -> I64:
         """Margins under these weights, counted; see ``learn/threshold.py``."""
         return sum_counts(
             margin_counts(scores, block.label_offsets, block.label_indices, min_labels)
@@ -100,7 +103,7 @@ class Validation:
         )
 
     def label_counts(
-        self, lift: Lift, weights: Weights, deadline: float, standard: Standard
+        self, lift: Lift, weights: AllWeights, deadline: float, standard: Standard
     ) -> NDArray[np.int32]:
         """Margins under these weights, counted by label; see ``learn/calibration.py``."""
         counts = empty_label_counts(self.store.n_labels)
@@ -108,16 +111,18 @@ class Validation:
             add_label_counts(counts, scores, block.label_offsets, block.label_indices, standard)
         return counts
 
-    def standard(self, lift: Lift, weights: Weights, deadline: float) -> Standard:
+    def standard(self, lift: Lift, weights: AllWeights, deadline: float) -> Standard:
         """Mean and standard deviation of the margins under these weights, by label."""
         return Standard.of_blocks(scores for _, scores in self._scored(lift, weights, deadline))
 
     def _scored(
-        self, lift: Lift, weights: Weights, deadline: float
+        self, lift: Lift, weights: AllWeights, deadline: float
     ) -> Iterator[tuple[BagBlock, NDArray[np.float32]]]:
         """The bags in blocks, with their scores (n, L + 1), the dummy last."""
+        of_restarts = [weights] if isinstance(weights, Weights) else weights
+        laid_out = [laid_across(each) for each in of_restarts]
         for block in self._kept or self._read(deadline):
-            yield block, score_block(kernel_block(block), lift, weights).value
+            yield block, score_bags(kernel_block(block), lift, laid_out).value
 
     def _read(self, deadline: float) -> Iterator[BagBlock]:
         bags = self.bags

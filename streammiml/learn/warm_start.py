@@ -21,6 +21,7 @@ from streammiml.model import Model
 def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     """Take over the settings that the model decides; refuse given settings that contradict it."""
     decided: dict[str, Any] = {
+        "restarts": model.restarts,
         "subconcepts": model.subconcepts,
         "shared_space": model.has_shared_space,
         "scale": model.settings.get("scale", "none"),

@@ -438,6 +438,8 @@ def model_digest(model: Model) -> str:
     digest.update(repr((lift.transform, lift.unit, lift.context)).encode())
     # Without an offset, the digest is that of versions that had none.
     offset = (rule.offset,) if rule.offset else ()
+    if model.restarts > 1:
+        digest.update(repr(model.restarts).encode())
     digest.update(repr((rule.name, rule.min_labels, rule.r, *offset)).encode())
     for array in (
         model.shared,

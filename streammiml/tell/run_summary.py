@@ -86,10 +86,12 @@ def _facts(record: RunRecord) -> list[tuple[str, str]]:
     facts.append(("Fingerprint of the store", record.fingerprint))
     if model is not None:
         space = f"{model.shared_dim} shared dimensions, " if model.has_shared_space else ""
+        restarts = f"mean of {model.restarts} restarts, " if model.restarts > 1 else ""
         facts.append(
             (
                 "Model",
-                f"{space}{model.subconcepts} sub-concepts for each of {model.n_labels:,} labels, "
+                f"{restarts}{space}{model.subconcepts} sub-concepts for each of "
+                f"{model.n_labels:,} labels, "
                 f"rows of {model.n_features:,} features",
             )
         )

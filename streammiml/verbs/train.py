@@ -134,6 +134,8 @@ def _print_dry_run(run: DryRun) -> None:
         f"{run.seconds_per_step * 1e6:,.0f} µs per step and {run.seconds_per_look:.2g} s per look, "
         "measured on an untrained model",
     }
+    if run.restarts > 1:
+        lines["steps"] += f", in each of {run.restarts} restarts"
     if run.calibration_steps:
         lines["calibration"] = (
             f"{run.calibration_steps:,} steps, about "

@@ -24,6 +24,9 @@ N_BAGS = 20
 BLOCK = made_block(N_BAGS)
 
 
+RNG = np.random.default_rng(3)
+
+
 def lifted(context):
     """A model whose rows have a context; one more lifted feature for each number in it."""
     width = {1: 3, 2: 4, 3: 2}[context] * 3 + 1
@@ -40,6 +43,10 @@ MODELS = {
         shared=np.zeros((0, 4)), labels=np.random.default_rng(2).normal(size=(5, 2, 4))
     ),
     "offset": made_model(rule=LabelRule(offset=0.5)),
+    "restarts": made_model(subconcepts=6, restarts=3, shared=RNG.normal(size=(4, 15))),
+    "restarts with context": replace(
+        lifted(2), labels=RNG.normal(size=(5, 4, 5)), shared=RNG.normal(size=(13, 10)), restarts=2
+    ),
 }
 
 

@@ -194,7 +194,18 @@ def _mean(graph: _Graph, values: str) -> str:
 
 
 def _row_scores(graph: _Graph, model: Model, rows: str) -> str:
-    """(n, L + 1) Score of each row: the highest of the sub-concepts of a label; the dummy last."""
+    """(n, L + 1) Score of each row: the highest of the sub-concepts of a label; the dummy last.
+
+    With restarts, the mean of theirs.
+    """
+    scores = [_scores_of_restart(graph, model.restart(i), rows) for i in range(model.restarts)]
+    if len(scores) == 1:
+        return scores[0]
+    return graph.add("Mean", *scores)
+
+
+def _scores_of_restart(graph: _Graph, model: Model, rows: str) -> str:
+    """(n, L + 1) As ``_row_scores``, of a model with one restart."""
     if model.has_shared_space:
         rows = graph.add("MatMul", rows, graph.constant(model.shared))
     n_vectors, k, width = model.labels.shape

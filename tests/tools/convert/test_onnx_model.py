@@ -136,6 +136,23 @@ def test_onnx__gives_the_probabilities_of_a_calibrated_model():
     assert (got["probabilities"][:, 3] == np.float32(0.3)).all()
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_onnx__averages_restarts(is_shared):
+    model = lifted_model(3, is_shared=is_shared)
+    widened = np.concatenate([model.shared, 2 * model.shared], axis=1)
+    several = replace(
+        model,
+        shared=widened if is_shared else model.shared,
+        labels=np.concatenate([model.labels, model.labels[:, ::-1] - 1], axis=1),
+        restarts=2,
+    )
+    block = random_bags(3)
+    outputs, scores = outputs_of(several, block), Scorer(several).scores(block).value
+    np.testing.assert_allclose(outputs["bag_scores"], scores[:, :-1], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(outputs["dummy_score"], scores[:, -1], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(scores, Scorer(model).scores(block).value)
+
+
 def test_onnx__rows_of_a_bag_need_not_be_together():
     model, block = lifted_model(0, context=2, n_fourier=4), random_bags(0)
     whole = outputs_of(model, block)
