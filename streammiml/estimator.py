@@ -144,8 +144,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
     n_features_in_
         Features of a row.
     feature_names_in_
-        (n_features_in_,) Names of the features; only if bags were data frames with named columns.
-        Bags with other names are refused.
+        (``n_features_in_``,) Names of the features; only if bags were data frames with named
+        columns. Bags with other names are refused.
     n_iter_
         Number of passes over the training bags, the last maybe not to its end; after
         ``partial_fit`` the number of its calls.

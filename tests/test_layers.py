@@ -64,10 +64,13 @@ TOOLS = ROOT.parent / "tools"
 LOADS_LATE = {"model.py": {"streammiml.measure.warm_up"}}
 # Files and folders of tools/, each of which imports from itself and from those before it.
 TOOLS_PIPE = ["run", "command", "readers", "convert", "corpora", "baselines"]
-TOOLS_PIPE += ["synth", "mnist", "reuters", "demo", "examples"]
+TOOLS_PIPE += ["synth", "mnist", "reuters", "demo", "examples", "docs"]
 # The demo trains and reports, and the verb verify adds comparisons to that of the package.
 TOOLS_MAY = {
     "demo.py": {"learn", "measure"},
+    # The site has the pages of the guide, and a page for each example.
+    "docs/pages.py": {"tell"},
+    "docs/conf.py": {"torch"},
     "convert/compare.py": {"verbs"},
     "convert/label_file.py": {"model"},
     "convert/export.py": {"model"},
@@ -98,6 +101,7 @@ TESTED_ELSEWHERE = {
     "streammiml/verbs/seal.py": "tests/verbs/test_store_verbs.py",
     "streammiml/verbs/verify.py": "tests/verbs/test_store_verbs.py",
     "tools/command.py": "tests/tools/test_commands.py",
+    "tools/docs/conf.py": "tests/tools/docs/test_build.py, which builds the site with it",
     "tools/mnist.py": "tests/tools/test_commands.py",
     "tools/reuters.py": "tests/tools/test_commands.py",
     "tools/synth.py": "tests/tools/test_commands.py",

@@ -4,6 +4,7 @@ Needs only Python 3.11 or newer with pip and venv; imports nothing but the stand
 
     python3 tools/run.py demo [ARGS]     the demo
     python3 tools/run.py test [ARGS]     the tests that are not slow, or what pytest's ARGS select
+    python3 tools/run.py docs [OUT]      the site (guide, reference, examples), into site/
     python3 tools/run.py exec CMD ARGS   any command of the environment
 
 The environment is the folder .venv. If .venv belongs to another version of Python, the environment
@@ -108,12 +109,13 @@ def main(words: list[str]) -> int:
         )
     lowest = words[:1] == ["--lowest"]
     job, *rest = words[lowest:] or [""]
-    if job not in ("demo", "test", "exec") or (job == "exec" and not rest):
+    if job not in ("demo", "docs", "test", "exec") or (job == "exec" and not rest):
         print(__doc__, file=sys.stderr)
         return 2
-    programs = environment("demo" if job == "demo" else "dev", lowest=lowest)
+    programs = environment(job if job in ("demo", "docs") else "dev", lowest=lowest)
     command = {
         "demo": ["streammiml", "demo", *rest],
+        "docs": ["python", "-m", "streammiml_tools.docs", *rest],
         "test": ["python", "-m", "pytest", "-n", "auto", *rest],
         "exec": rest,
     }[job]

@@ -42,7 +42,7 @@ class MIMLSVM(Rival):
     ratio
         Share of the training bags that become medoids.
     gamma
-        Width of the kernel, exp(−gamma |u − v|²); or ``scale``, as in scikit-learn.
+        Width of the kernel, ``exp(−gamma |u − v|²)``; or ``scale``, as in scikit-learn.
     cost
         Cost of errors on training bags, often called C.
     scale

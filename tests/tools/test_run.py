@@ -99,3 +99,27 @@ def test_command__without_a_job_shows_what_there_is():
         done = subprocess.run([sys.executable, RUN, *words], capture_output=True, text=True)
         assert done.returncode == 2
         assert "python3 tools/run.py demo" in done.stderr
+
+
+def test_docs__are_built_in_an_environment_that_has_their_tools(job, monkeypatch):
+    extras, commands = [], []
+
+    def environment(extra, **_):
+        extras.append(extra)
+        return Path("/env/bin")
+
+    monkeypatch.setattr(job, "environment", environment)
+    monkeypatch.setattr(
+        job.subprocess,
+        "run",
+        lambda words, **_: commands.append(words) or subprocess.CompletedProcess(words, 0),
+    )
+    assert job.main(["docs", "somewhere"]) == 0
+    assert extras == ["docs"]
+    [command] = commands
+    assert list(map(str, command)) == [
+        "/env/bin/python",
+        "-m",
+        "streammiml_tools.docs",
+        "somewhere",
+    ]
