@@ -22,6 +22,7 @@ PAGES = {
             "library",
             "loader",
             "figures",
+            "others",
             "trouble",
             "glossary",
         )
