@@ -14,10 +14,14 @@ import psutil
 
 
 @contextmanager
-def inside_cluster():
-    """A cluster object with two workers of one thread each, in this process."""
+def inside_cluster(n_workers=2, **options):
+    """A cluster object with workers of one thread each, in this process."""
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        n_workers=n_workers,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address=":0",
+        **options,
     ) as cluster:
         yield cluster
 

@@ -56,7 +56,12 @@ ONLY = {
         "_base/shared_epochs.py",
     },
     "dask": {"_base/local_cluster.py", "_base/thread_pool.py"},
-    "distributed": {"_base/cluster_pool.py", "_base/local_cluster.py"},
+    "distributed": {
+        "_base/cluster_connection.py",
+        "_base/cluster_pool.py",
+        "_base/cluster_results.py",
+        "_base/local_cluster.py",
+    },
 }
 FILES = sorted([*ROOT.glob("_base/*.py"), *ROOT.glob("[!_]*/*.py"), *ROOT.glob("[!_]*.py")])
 TOOLS = ROOT.parent / "tools"

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
-import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future as ConcurrentFuture
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial, reduce
-from http import HTTPStatus
-from http.client import HTTPException
 from importlib import import_module
-from importlib.metadata import distributions
 from itertools import islice
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
-from typing import Any, NamedTuple
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
+from typing import Any
+from uuid import uuid4
 
+from streammiml._base.cluster_connection import (
+    CONNECT_SECONDS,
+    connect,
+    find_dashboard,
+    how_to_start_workers,
+)
+from streammiml._base.cluster_results import LOOK_SECONDS, ResultStream, tell
+from streammiml._base.cluster_tasks import (
+    UnfitWorkerError,
+    forget_place,
+    installed_version,
+    place_of,
+    run_task,
+    say_place,
+)
 from streammiml._base.local_cluster import interrupt_deferred, start_cluster
 from streammiml._base.pool_interface import (
     FAN_IN,
@@ -37,25 +48,22 @@ from streammiml._base.pool_interface import (
 from streammiml.config import format_size
 from streammiml.errors import StreammimlError
 
-CONNECT_SECONDS = 10
-# How often the state of the cluster is checked, and how long it may be without workers.
-LOOK_SECONDS = 5
-LOST_SECONDS = 30
+# How long a cluster may be without workers: before a message, and in all. An adaptive cluster
+# starts workers when there is work, which can take minutes; only a cluster of our own has its
+# workers from the beginning.
+NO_WORKERS_SECONDS, LOST_SECONDS, START_SECONDS = 10, 30, 600
+POLL_SECONDS = 0.1
 # How long all workers may be paused; Dask pauses workers that hold too much memory.
 PAUSED_SECONDS = 60
-# Tasks per thread that are sent ahead, so that no thread is idle, and the least number of them;
-# more are sent when half of them are done.
-AHEAD_ON_CLUSTER, LEAST_AHEAD = 4, 32
-# How many times as many tasks are held: sent, or done and waiting for an earlier one.
-HELD = 2
-# How many messages with results are on their way at the same time, at most. With more, messages
-# would be shorter; with one, a result would wait for the results that were done just before it.
-FETCHES = 3
+STALL_SECONDS = 60
+"""How long workers may run nothing and fetch nothing, although they have tasks."""
 # Combined results of groups that this process holds at most.
 GROUPS_HELD = 2
 # How often sums are added up on workers before they are fetched: a sum of FAN_IN ** SUM_LEVELS
 # tasks. The scheduler remembers tasks until their sum is fetched.
 SUM_LEVELS = 3
+# Results that are added up at a time: sums are sent in one message.
+ADDED_AT_ONCE = FAN_IN**2
 GONE = "the Dask scheduler is gone"
 # Text instead of a function of ours, since a worker may lack streammiml or have another version.
 _VERSION_OF_WORKER = """(
@@ -75,40 +83,38 @@ def _same(value: Result) -> Result:
     return value
 
 
+def _n_tasks(worker: dict[str, Any], *states: str) -> int:
+    """Number of tasks of a worker in some states."""
+    counts = worker.get("metrics", {}).get("task_counts", {})
+    return sum(counts.get(state, 0) for state in states)
+
+
 def _is_stuck(worker: dict[str, Any]) -> bool:
     """Whether a worker is paused and runs no task."""
-    counts = worker.get("metrics", {}).get("task_counts", {})
-    return worker["status"] == "paused" and not counts.get("executing")
+    return worker["status"] == "paused" and not _n_tasks(worker, "executing")
 
 
-def default_client() -> Any:
-    """The client that Dask uses in this thread by default; None if there is none."""
-    # A client can only be there if its package is loaded.
-    distributed = sys.modules.get("distributed")
-    if distributed is None:
-        return None
-    with suppress(ValueError):
-        return distributed.default_client()
-    return None
+def _is_idle(worker: dict[str, Any]) -> bool:
+    """Whether a worker neither runs a task nor fetches what a task needs."""
+    return not _n_tasks(worker, "executing", "long-running", "flight")
 
 
-class _Fetch(NamedTuple):
-    """Results that are on their way to this process."""
+@dataclass(slots=True, eq=False)
+class _SharedValue:
+    """A value that many tasks need, and its future on the cluster."""
 
-    futures: list[Any]
-    results: ConcurrentFuture[list[Any]]
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all results are here, or an error."""
-        return self.results.done()
+    value: Any
+    future: Any
 
 
 class _SumTree:
-    """Adds up the results of consecutive futures on workers, ``FAN_IN`` at a time."""
+    """Adds up the results of consecutive futures on workers, ``FAN_IN`` at a time.
 
-    def __init__(self, client: Any, add: Callable[..., Any]) -> None:
-        self._client, self._add = client, add
+    ``send`` makes the futures of sums, whose parts are lists of futures.
+    """
+
+    def __init__(self, send: Callable[[list[list[Any]]], list[Any]]) -> None:
+        self._send = send
         self._levels: list[list[Any]] = [[] for _ in range(SUM_LEVELS)]
         self.sums: deque[Any] = deque()
         """Futures of the sums of ``FAN_IN ** SUM_LEVELS`` futures each, in order."""
@@ -120,9 +126,7 @@ class _SumTree:
             n_full = len(level) // FAN_IN * FAN_IN
             if n_full == 0:
                 return
-            parts = [level[first:n_full:FAN_IN] for first in range(FAN_IN)]
-            # Before the tasks that wait: a sum frees the memory of its parts.
-            futures = self._client.map(self._add, *parts, pure=False, fifo_timeout=0, priority=1)
+            futures = self._send([level[first:n_full:FAN_IN] for first in range(FAN_IN)])
             del level[:n_full]
         self.sums.extend(futures)
 
@@ -137,7 +141,8 @@ class ClusterPool(Pool):
     """A scheduler of ``distributed``: at an address, of a client, or of a local cluster of our own.
 
     ``where`` is the number of processes of our own cluster, an address, a client, which stays
-    open, or a Dask cluster object.
+    open, or a Dask cluster object. On a cluster that is not ours, nothing of the cluster itself is
+    changed: its other users keep their settings.
     """
 
     is_remote = True
@@ -146,33 +151,36 @@ class ClusterPool(Pool):
         # Loaded late: distributed takes half a second, and pools of threads do not need it.
         self._distributed = import_module("distributed")
         self._is_own = isinstance(where, int)
-        self._is_gone = self._is_interrupted = False
-        self._memory = ""
-        self._shared: list[Any] = []
-        self._fetched_futures: list[Any] = []
-        if not isinstance(where, int | str):
-            self._check_client(where)
+        self.is_interrupted = False
+        self._least_memory: int | None = memory
+        self._shared: list[_SharedValue] = []
+        self._unfit: dict[str, str] = {}
+        """Addresses of workers that get no tasks, and why."""
+        self._stall_seconds = STALL_SECONDS
+        self._next_look = 0.0
         with ExitStack() as stack:
-            # We report failures ourselves, once.
-            stack.enter_context(self._distributed.utils.silence_logging_cmgr(logging.CRITICAL))
+            if isinstance(where, int | str):
+                # We report failures ourselves, once. A client or cluster object of the user's
+                # keeps its log.
+                level = logging.CRITICAL
+                stack.enter_context(self._distributed.utils.silence_logging_cmgr(level))
             if isinstance(where, self._distributed.Client):
                 self._client = where
             else:
                 address = start_cluster(where, memory, stack) if self._is_own else where
-                self._client = self._connect(address)
+                self._client = connect(address)
                 stack.callback(self._disconnect)
             stack.callback(self._release_shared)
-            self.dashboard = None if self._is_own else self._find_dashboard()
-            workers = self._first_workers()
-            self.n_threads = max(1, sum(worker["nthreads"] for worker in workers))
-            # Read now for later messages: the limit of a dead worker cannot be read.
-            limits = [worker["memory_limit"] for worker in workers if worker.get("memory_limit")]
-            if least := min(limits, default=memory):
-                self._memory = f" (the smallest has {format_size(least)})"
-            # Processes of our own cluster run this very installation.
+            self.dashboard = None
             if not self._is_own:
+                services = self._ask_scheduler("identity", n_workers=0)["services"]
+                self.dashboard = find_dashboard(self._client, services)
+                self._wait_for_workers()
                 self._check_imports()
-            self._keep_copies(stack)
+            else:
+                # Its processes have begun, and run this very installation.
+                self.n_threads = where
+                self._known_workers()
             self._note_interrupts(stack)
             self._stack = stack.pop_all()
 
@@ -180,39 +188,11 @@ class ClusterPool(Pool):
         """Leave the scheduler, or end our own cluster."""
         self._stack.close()
 
-    def _check_client(self, client: Any) -> None:
-        """Refuse what is neither a client nor a cluster, or cannot be used from this thread."""
-        kind = "client" if isinstance(client, self._distributed.Client) else "cluster"
-        if kind == "cluster" and not isinstance(getattr(client, "scheduler_address", None), str):
-            raise StreammimlError(
-                "client= takes a distributed.Client or a Dask cluster such as LocalCluster, got "
-                f"{type(client).__name__}; scheduler= takes an address"
-            )
-        status = getattr(client.status, "name", client.status)
-        if status in ("closing", "closed", "failed"):
-            raise StreammimlError(f"the {kind} of client= is closed; give one that is open")
-        if getattr(client, "asynchronous", False):
-            raise StreammimlError(
-                f"the {kind} of client= is asynchronous, and this call would block its event loop; "
-                "give a synchronous one, or call from another thread (asyncio.to_thread)"
-            )
-
     def _release_shared(self) -> None:
         """Let the scheduler forget all values: a client of the user's may stay open."""
-        self._release_fetched()
         with suppress(RuntimeError):
-            for future in self._shared:
-                future.release()
-
-    def _release_fetched(self) -> None:
-        """Let workers forget the results that are here.
-
-        Called after new tasks are sent: Dask delays what is sent within 10 ms of another message to
-        the scheduler, and within 5 ms of another message to a worker.
-        """
-        with suppress(RuntimeError):
-            while self._fetched_futures:
-                self._fetched_futures.pop().release()
+            for shared in self._shared:
+                shared.future.release()
 
     def _disconnect(self) -> None:
         with interrupt_deferred(), suppress(OSError, AssertionError):
@@ -226,7 +206,7 @@ class ClusterPool(Pool):
         before = signal.getsignal(signal.SIGINT)
 
         def note(number: int, frame: FrameType | None) -> None:
-            self._is_interrupted = True
+            self.is_interrupted = True
             if callable(before):
                 before(number, frame)
 
@@ -235,129 +215,99 @@ class ClusterPool(Pool):
                 signal.signal(signal.SIGINT, note)
                 stack.callback(signal.signal, signal.SIGINT, before)
 
-    def _keep_copies(self, stack: ExitStack) -> None:
-        """Stop Dask from dropping copies of shared values as long as this pool is open.
-
-        If a worker with a copy dies while Dask removes the other copies, Dask may wait forever for
-        the value.
-        """
-
-        def restart() -> None:
-            if not self._is_gone:
-                with suppress(StreammimlError):
-                    self._ask_scheduler("amm_handler", method="start")
-
-        if self._ask_scheduler("amm_handler", method="running"):
-            self._ask_scheduler("amm_handler", method="stop")
-            stack.callback(restart)
-
-    def _connect(self, address: Any) -> Any:
-        """Return a client of the scheduler at an address, or of a cluster object."""
+    def _wait_for_workers(self) -> None:
+        """Wait for the first worker, with a task for which an adaptive cluster starts one."""
+        pending = self._client.submit(eval, "None", key=f"first-task-{uuid4()}", pure=False)
+        begun, is_told = monotonic(), False
         try:
-            if isinstance(address, str):
-                self._check_scheduler(address)
-            return self._distributed.Client(
-                address, timeout=CONNECT_SECONDS, set_as_default=False, name="streammiml"
-            )
-        # Any program may answer at an address, with anything.
-        except Exception as error:
-            why = " ".join(str(error).split()) or type(error).__name__
-            if isinstance(error, MemoryError):
-                why = "another program answers there"
-            elif isinstance(error, TimeoutError):
-                why = f"no answer within {CONNECT_SECONDS} s"
-            raise StreammimlError(
-                f"no Dask scheduler answers at {address or repr(address)} ({why}); give "
-                "tcp://HOST:PORT, start one with dask scheduler, or leave --scheduler out"
-            ) from None
-
-    def _check_scheduler(self, address: str) -> None:
-        """Ask the program at an address for its identity; refuse workers and nannies.
-
-        Dask's own client would wait forever for a program that does not answer. For a malformed
-        address the client would take twenty seconds to close.
-        """
-        core = import_module("distributed.core")
-        security = self._distributed.Security().get_connection_args("client")
-
-        async def identify() -> Any:
-            comm = await core.connect(address, timeout=CONNECT_SECONDS, **security)
-            try:
-                return await core.send_recv(comm, op="identity")
-            finally:
-                comm.abort()
-
-        runner = self._distributed.utils.LoopRunner()
-        runner.start()
-        try:
-            # One second longer than the timeout of the connection, whose error says more.
-            identity = self._distributed.sync(
-                runner.loop, identify, callback_timeout=CONNECT_SECONDS + 1
-            )
+            while True:
+                workers, waited = self._known_workers().values(), monotonic() - begun
+                if any(worker["status"] == "running" for worker in workers):
+                    return
+                if workers and waited > NO_WORKERS_SECONDS:
+                    raise self._out_of_memory("all workers are paused, as they are")
+                # A scheduler may refuse tasks that wait too long (its no-workers-timeout).
+                if waited > START_SECONDS or pending.status == "error":
+                    raise StreammimlError(f"{self._no_workers()}; {self._more_workers()}")
+                if waited > NO_WORKERS_SECONDS and not is_told:
+                    is_told = True
+                    self._tell_waiting(START_SECONDS - waited)
+                sleep(POLL_SECONDS)
         finally:
-            with suppress(TimeoutError):
-                runner.stop(timeout=1)
-        if identity["type"] in ("Worker", "Nanny"):
-            raise StreammimlError(f"a {identity['type'].lower()} does")
+            pending.release()
 
-    def _find_dashboard(self) -> str | None:
-        """Return the address of the dashboard; None if the scheduler has none.
+    def _no_workers(self) -> str:
+        return f"the Dask scheduler at {self._client.scheduler.address} has no workers"
 
-        A scheduler without a dashboard still names a port, whose pages are all "not found".
-        """
-        if "dashboard" not in self._ask_scheduler("identity", n_workers=0)["services"]:
-            return None
-        link = str(self._client.dashboard_link)
-        try:
-            build_opener(ProxyHandler({})).open(link, timeout=2).close()
-        except HTTPError as error:
-            if error.code == HTTPStatus.NOT_FOUND:
-                return None
-        # The user may reach a dashboard that this machine cannot reach.
-        except (OSError, ValueError, HTTPException):
-            pass
-        return link
+    def _more_workers(self) -> str:
+        return how_to_start_workers(self._client)
 
-    def _first_workers(self) -> list[dict[str, Any]]:
-        """Wait for a worker; return what the scheduler knows about its workers."""
-        try:
-            self._client.wait_for_workers(1, timeout=CONNECT_SECONDS)
-        except TimeoutError:
-            if self._known_workers():
-                raise self._out_of_memory("all workers are paused, as they are") from None
-            address = self._client.scheduler.address
-            raise StreammimlError(
-                f"the Dask scheduler at {address} has no workers; "
-                f"start some with dask worker {address}"
-            ) from None
-        return list(self._known_workers().values())
+    def _tell_waiting(self, seconds: float) -> None:
+        minutes = max(1, math.ceil(seconds / 60))
+        tell(
+            f"{self._no_workers()}; waiting up to {minutes} minutes for one; {self._more_workers()}"
+        )
 
     def _check_imports(self) -> None:
         """Refuse workers that lack what tasks need, or have another version of streammiml.
 
         The first task would kill the former; the latter might compute something else.
         """
+        reasons = self._unfit_workers()
+        if reasons:
+            raise StreammimlError(next(iter(reasons.values())))
+
+    def _unfit_workers(self) -> dict[str, str]:
+        """Addresses of workers that lack what tasks need or have another version, and why."""
+        here, reasons = installed_version(), {}
         answers = self.on_every_worker(eval, _VERSION_OF_WORKER)
-        for answer in answers.values():
+        for address, answer in answers.items():
             if isinstance(answer, ImportError):
-                raise self._lacks_packages(answer)
-        here = next((found.version for found in distributions(name="streammiml")), "unknown")
-        # A worker that did not answer is noticed later.
+                reasons[address] = str(self._lacks_packages(answer, address))
         others = {
             address: version
             for address, version in answers.items()
+            # A worker that did not answer is noticed later.
             if isinstance(version, str) and version != here
         }
-        if others:
-            address, version = next(iter(others.items()))
-            raise StreammimlError(
+        for address, version in others.items():
+            reasons[address] = (
                 f"{len(others)} of {len(answers)} workers have another version of streammiml: "
                 f"{address} has {version}, this process has {here}; install {here} on all workers"
             )
+        return reasons
+
+    def is_of_unfit_worker(self, error: BaseException) -> bool:
+        """See :meth:`Cluster.is_of_unfit_worker`; the worker is told of once."""
+        reasons: dict[str, str] = {}
+        if isinstance(error, UnfitWorkerError):
+            reasons = {place_of(error) or "": str(error)}
+        # A worker that lacks a module cannot even load the task.
+        elif isinstance(error, ImportError | AttributeError) and place_of(error) is None:
+            reasons = {} if self._is_own else self._unfit_workers()
+        for address, why in reasons.items():
+            if address not in self._unfit:
+                tell(f"{why}; until then, its tasks run on other workers")
+        self._unfit.update(reasons)
+        return bool(reasons)
+
+    def _fit_workers(self) -> list[str] | None:
+        """Addresses of the workers that may run tasks; None if all workers may."""
+        if not self._unfit:
+            return None
+        known = self._known_workers()
+        self._unfit = {address: why for address, why in self._unfit.items() if address in known}
+        if self._unfit and len(self._unfit) == len(known):
+            raise StreammimlError(next(iter(self._unfit.values())))
+        return [address for address in known if address not in self._unfit] or None
 
     def workers(self) -> dict[str, int]:
         """See :meth:`Pool.workers`; workers may come and go."""
-        return {address: facts["nthreads"] for address, facts in self._known_workers().items()}
+        return {
+            address: facts["nthreads"]
+            for address, facts in self._known_workers().items()
+            if address not in self._unfit
+        }
 
     def least_memory(self) -> int | None:
         """See :meth:`Pool.least_memory`."""
@@ -385,9 +335,21 @@ class ClusterPool(Pool):
         answers = client.sync(ask_all, addresses)
         return dict(zip(addresses, answers, strict=True))
 
+    def look(self) -> None:
+        """See :meth:`Cluster.look`."""
+        if monotonic() >= self._next_look:
+            self._known_workers()
+
     def _known_workers(self) -> dict[str, dict[str, Any]]:
         """Return what the scheduler knows about its workers, by address."""
-        return dict(self._ask_scheduler("identity", n_workers=-1)["workers"])
+        workers = dict(self._ask_scheduler("identity", n_workers=-1)["workers"])
+        self._next_look = monotonic() + LOOK_SECONDS
+        if workers:
+            self.n_threads = max(1, sum(facts["nthreads"] for facts in workers.values()))
+        # Kept for later messages: the limit of a dead worker cannot be read.
+        limits = [facts.get("memory_limit") for facts in workers.values()]
+        self._least_memory = min(filter(None, [*limits, self._least_memory]), default=None)
+        return workers
 
     def _ask_scheduler(self, handler: str, **arguments: Any) -> Any:
         """Call a handler of the scheduler; a scheduler that is gone or hangs is an error."""
@@ -400,19 +362,26 @@ class ClusterPool(Pool):
             raise self._lost(GONE) from None
 
     def share(self, value: Any) -> Any:
-        """Return a future of the value; workers copy it from each other when they first need it.
+        """Send a value to the cluster; workers copy it from each other when they first need it.
 
         The value is the result of a task, not scattered data: scattered data is lost with the last
         worker that holds it, while a task runs again. The value is not replicated beforehand
         either: if the only worker is dead or lacks streammiml, Dask would wait forever.
         """
-        self._shared += self._send(_same, [value])
+        self._shared.append(_SharedValue(value, *self._send(_same, [value])))
         return self._shared[-1]
 
     def release(self, shared: Any) -> None:
         """See :meth:`Pool.release`."""
         self._shared.remove(shared)
-        shared.release()
+        shared.future.release()
+
+    def share_again(self) -> None:
+        """See :meth:`Cluster.share_again`."""
+        for shared in self._shared:
+            before = shared.future
+            [shared.future] = self._send(_same, [shared.value])
+            before.release()
 
     def _send(
         self,
@@ -424,19 +393,23 @@ class ClusterPool(Pool):
         """Send tasks out, in one message for each preferred worker; futures are in order."""
         if self._client.status != "running":
             raise self._lost(GONE)
+        fit = self._fit_workers()
         numbers_of: dict[str | None, list[int]] = {}
         for number, item in enumerate(items):
-            numbers_of.setdefault(prefer(item), []).append(number)
+            numbers_of.setdefault(prefer(item) if fit is None else None, []).append(number)
         futures: list[Any] = [None] * len(items)
         for worker, numbers in numbers_of.items():
-            where = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+            where: dict[str, Any] = {} if fit is None else {"workers": fit}
+            if worker is not None:
+                where = {"workers": [worker], "allow_other_workers": True}
             with warnings.catch_warnings():
                 # Dask takes large arguments for a mistake; here each is sent only once.
                 warnings.filterwarnings("ignore", "Sending large graph")
                 sent = self._client.map(
-                    task,
+                    partial(run_task, task, installed_version()),
                     [items[number] for number in numbers],
-                    *([value] * len(numbers) for value in shared),
+                    *([value] * len(numbers) for value in _futures_of(shared)),
+                    key=_name(task),
                     pure=False,
                     # Earlier messages first: results are wanted in order.
                     fifo_timeout=0,
@@ -468,19 +441,31 @@ class ClusterPool(Pool):
 
         All tasks are sent at once, as partitions may share tasks that would run again otherwise.
         """
-        if self._client.status != "running":
-            raise self._lost(GONE)
-        partitions = self._client.compute(list(collection.to_delayed()))
-        numbers = range(len(partitions))
-        more = [[value] * len(partitions) for value in shared]
-        if each is not None:
-            more.append(list(each))
-        futures = self._client.map(task, partitions, numbers, *more, pure=False)
-        # Only the tasks need the partitions; a worker forgets each once its task is done.
-        for future in partitions:
-            future.release()
-        del partitions
-        return self._collect(lambda some: some, futures, ignore_result)
+        partitions = list(collection.to_delayed())
+
+        def send(numbers: list[int]) -> list[Any]:
+            if self._client.status != "running":
+                raise self._lost(GONE)
+            fit = self._fit_workers()
+            computed = self._client.compute([partitions[number] for number in numbers])
+            more = [[value] * len(numbers) for value in _futures_of(shared)]
+            if each is not None:
+                more.append([each[number] for number in numbers])
+            futures = self._client.map(
+                partial(run_task, task, installed_version()),
+                computed,
+                numbers,
+                *more,
+                key=_name(task),
+                pure=False,
+                **({} if fit is None else {"workers": fit}),
+            )
+            # Only the tasks need the partitions; a worker forgets each once its task is done.
+            for future in computed:
+                future.release()
+            return list(futures)
+
+        return self._collect(send, range(len(partitions)), ignore_result, all_at_once=True)
 
     def map_groups(
         self,
@@ -495,10 +480,17 @@ class ClusterPool(Pool):
         def send(some: list[Sequence[Item]]) -> list[Any]:
             items = [item for group in some for item in group]
             results = iter(self._send(task, items, shared, prefer))
+            fit = self._fit_workers()
             # A group is combined where most of its results are.
             return [
                 self._client.submit(
-                    combine, list(islice(results, len(group))), *shared, pure=False, fifo_timeout=0
+                    partial(run_task, combine, installed_version()),
+                    list(islice(results, len(group))),
+                    *_futures_of(shared),
+                    key=f"{_name(combine)}-{uuid4()}",
+                    workers=fit,
+                    pure=False,
+                    fifo_timeout=0,
                 )
                 for group in some
             ]
@@ -513,181 +505,141 @@ class ClusterPool(Pool):
         *shared: Any,
         seen: Callable[[Item], None] = ignore_result,
     ) -> Result:
-        """See :meth:`Pool.map_reduce`."""
-        tree = _SumTree(self._client, partial(added, add))
+        """See :meth:`Pool.map_reduce`.
+
+        Results are added up once they are there, so that tasks may be sent again until then.
+        """
         waiting: deque[Item] = deque()
+        done: list[Any] = []
+
+        def drawn() -> Iterator[Item]:
+            for item in items:
+                waiting.append(item)
+                yield item
 
         def send(some: list[Item]) -> list[Any]:
-            waiting.extend(some)
-            futures = self._send(task, some, shared)
-            tree.push(futures)
-            return futures
+            return self._send(task, some, shared)
+
+        def send_sums(parts: list[list[Any]]) -> list[Any]:
+            fit = self._fit_workers()
+            sums: list[Any] = self._client.map(
+                partial(run_task, partial(added, add), installed_version()),
+                *parts,
+                key=_name(added),
+                pure=False,
+                fifo_timeout=0,
+                # Before the tasks that wait: a sum frees the memory of its parts.
+                priority=1,
+                **({} if fit is None else {"workers": fit}),
+            )
+            return sums
+
+        tree = _SumTree(send_sums)
 
         def sums() -> Iterator[Any]:
-            for number, _ in enumerate(self._collect(send, items, ignore_result, most_held=0), 1):
+            for number, future in enumerate(
+                self._collect(send, drawn(), ignore_result, most_held=0), 1
+            ):
                 seen(waiting.popleft())
+                done.append(future)
+                if number % ADDED_AT_ONCE == 0:
+                    tree.push(done)
+                    done.clear()
                 if number % FAN_IN**SUM_LEVELS == 0:
-                    yield from self._collect(list, [tree.sums.popleft()], ignore_result)
-            yield from self._collect(list, tree.take_rest(), ignore_result, most_held=GROUPS_HELD)
+                    yield from self._collect(None, [tree.sums.popleft()], ignore_result)
+            tree.push(done)
+            done.clear()
+            rest = tree.take_rest()
+            yield from self._collect(None, rest, ignore_result, most_held=GROUPS_HELD)
 
         total: Result = reduce(add, sums())
         return total
 
     def _collect(
         self,
-        send: Callable[[list[Item]], list[Any]],
-        items: Iterable[Item],
-        seen: Callable[[Result], None],
+        send: Callable[[list[Any]], list[Any]] | None,
+        items: Iterable[Any],
+        seen: Callable[[Any], None],
+        *,
         most_held: int | None = None,
-    ) -> Iterator[Result]:
+        all_at_once: bool = False,
+    ) -> Iterator[Any]:
         """Yield the results of the futures that ``send`` makes of items, in order.
 
-        With ``most_held``, only the results that are wanted next are fetched, at most so many; the
-        others stay on the workers. With 0, none is fetched, and None stands for each.
+        The options are those of :class:`ResultStream`.
         """
-        remaining = iter(items)
-        # Futures of the items that are not yielded yet, in order; keys of those that failed; those
-        # that are done, but not fetched; and results that wait for an earlier one.
-        ahead: deque[Any] = deque()
-        failed: set[str] = set()
-        done: list[Any] = []
-        results: dict[str, Any] = {}
-        # Dask tells which futures are done, so that the cost of a task does not grow with the
-        # number of futures. Results are fetched while others are waited for.
-        completed = self._distributed.as_completed(loop=self._client.loop)
-        fetches: list[_Fetch] = []
-        n_ahead, n_running = max(LEAST_AHEAD, AHEAD_ON_CLUSTER * self.n_threads), 0
-        try:
-            while not self._is_interrupted:
-                # Many tasks in one message cost the scheduler half as much as many messages.
-                if 2 * n_running <= n_ahead:
-                    n_new = min(n_ahead - n_running, HELD * n_ahead - len(ahead))
-                    if new := list(islice(remaining, n_new)):
-                        futures = send(new)
-                        self._release_fetched()
-                        ahead.extend(futures)
-                        completed.update(futures)
-                        n_running += len(futures)
-                if not ahead:
-                    return
-                self._wait(completed, fetches)
-                finished, errors = self._sort_completed(completed)
-                if most_held == 0:
-                    results |= dict.fromkeys(future.key for future in finished)
-                else:
-                    done += finished
-                failed |= errors
-                n_running -= len(finished) + len(errors)
-                for fetch in [fetch for fetch in fetches if fetch.is_done]:
-                    for future, result in zip(fetch.futures, self._fetched(fetch), strict=True):
-                        results[future.key] = result
-                        self._fetched_futures.append(future)
-                        seen(result)
-                    fetches.remove(fetch)
-                while ahead and ahead[0].key in results:
-                    yield results.pop(ahead.popleft().key)
-                if ahead and ahead[0].key in failed:
-                    ahead[0].result()
-                wanted, later = done, []
-                if most_held is not None:
-                    next_keys = {future.key for future in islice(ahead, most_held)}
-                    wanted = [future for future in done if future.key in next_keys]
-                    later = [future for future in done if future.key not in next_keys]
-                if wanted and len(fetches) < FETCHES:
-                    fetches.append(self._start_fetch(wanted, completed))
-                    done = later
-            raise KeyboardInterrupt
-        except self._distributed.KilledWorker as error:
-            raise self._out_of_memory(
-                "a task was given up because its workers died one after the other, as they do"
-            ) from error
-        except ImportError as error:
-            raise self._lacks_packages(error) from error
-        except MemoryError as error:
-            raise StreammimlError(
-                f"a task ran out of memory ({error}){self._memory}; lower {self.relief}, or give "
-                "workers more memory"
-            ) from error
-        finally:
-            # Let the scheduler forget the remaining tasks, without waiting for its answer.
-            with suppress(RuntimeError):
-                for future in ahead:
-                    future.release()
-
-    def _wait(self, completed: Any, fetches: list[_Fetch]) -> None:
-        """Wait until a future is done, or results are fetched."""
-
-        def is_ready() -> bool:
-            return bool(completed.has_ready()) or any(fetch.is_done for fetch in fetches)
-
-        def is_ready_soon() -> bool:
-            with completed.thread_condition:
-                if not is_ready():
-                    completed.thread_condition.wait(LOOK_SECONDS)
-                return is_ready()
-
-        self._watch(is_ready_soon)
-
-    def _sort_completed(self, completed: Any) -> tuple[list[Any], set[str]]:
-        """Return the futures that finished since the last call, and the keys of those that failed.
-
-        A future whose result was lost with its worker is waited for again: Dask repeats its task.
-        """
-        finished, failed = [], set()
-        for future in completed.next_batch(block=False):
-            status = future.status
-            if status == "finished":
-                finished.append(future)
-            elif status == "error":
-                failed.add(future.key)
-            elif status == "cancelled":
-                raise self._lost(GONE)
-            else:
-                completed.add(future)
-        return finished, failed
-
-    def _start_fetch(self, futures: list[Any], completed: Any) -> _Fetch:
-        """Begin to fetch results, in one message, and end a wait for ``completed`` afterwards.
-
-        If a worker died with its results, Dask runs the tasks again elsewhere.
-        """
-
-        def wake(_: object) -> None:
-            with completed.thread_condition:
-                completed.thread_condition.notify()
-
-        results = asyncio.run_coroutine_threadsafe(
-            self._client.gather(futures, asynchronous=True), self._client.loop.asyncio_loop
+        results = ResultStream(
+            self._client,
+            self,
+            send,
+            items,
+            seen,
+            most_held=most_held,
+            all_at_once=all_at_once,
         )
-        results.add_done_callback(wake)
-        return _Fetch(futures, results)
-
-    def _fetched(self, fetch: _Fetch) -> list[Any]:
-        """Return the results of a fetch that is done."""
         try:
-            return list(fetch.results.result())
-        except (OSError, self._distributed.CancelledError):
-            if any(future.status == "error" for future in fetch.futures):
-                raise
-            raise self._lost(GONE) from None
+            yield from results
+        except self._distributed.KilledWorker as error:
+            raise self._killed(error) from error
+        except ImportError as error:
+            raise self._lacks_packages(error, place_of(error)) from error
+        except MemoryError as error:
+            place = None if self._is_own else place_of(error)
+            where = f" on the worker at {place}" if place else ""
+            raise StreammimlError(
+                f"a task ran out of memory{where} ({error}){self._memory}; lower {self.relief}, or "
+                "give workers more memory"
+            ) from error
+        except Exception as error:
+            (forget_place if self._is_own else say_place)(error)
+            raise
+        finally:
+            results.forget()
 
-    def _watch(self, is_done: Callable[[], bool]) -> None:
-        """Poll until done; a cluster without living workers is an error instead of a hang."""
-        seen_at = moved_at = monotonic()
+    def watch(self, is_done: Callable[[], bool]) -> bool:
+        """See :meth:`Cluster.watch`; a cluster without living workers is an error, not a hang."""
+        seen_at = moved_at = busy_at = monotonic()
+        is_told = False
         while not is_done():
-            if self._is_interrupted:
+            if self.is_interrupted:
                 raise KeyboardInterrupt
             workers, now = self._known_workers().values(), monotonic()
             if workers:
                 seen_at = now
             if not all(_is_stuck(worker) for worker in workers):
                 moved_at = now
-            if now - seen_at > LOST_SECONDS and self._is_own:
+            running = [worker for worker in workers if worker["status"] == "running"]
+            if not running or not all(_is_idle(worker) for worker in workers):
+                busy_at = now
+            gone = now - seen_at
+            if gone > LOST_SECONDS and self._is_own:
                 raise self._out_of_memory("workers die before they do anything, as they do")
-            if now - seen_at > LOST_SECONDS:
+            if gone > START_SECONDS:
                 raise self._lost("all workers of the Dask scheduler are gone")
+            if gone > LOST_SECONDS and not is_told:
+                is_told = True
+                self._tell_waiting(START_SECONDS - gone)
             if workers and now - moved_at > PAUSED_SECONDS:
                 raise self._out_of_memory("all workers are paused, as they are")
+            if now - busy_at > self._stall_seconds:
+                tell(f"no worker has run or fetched anything for {now - busy_at:.0f} s")
+                # If workers are only slow to begin, they get more time.
+                self._stall_seconds *= 2
+                return False
+        return True
+
+    def lost_tasks(self) -> StreammimlError:
+        """See :meth:`Cluster.lost_tasks`."""
+        return self._lost("no worker runs the tasks that are left")
+
+    def lost_scheduler(self) -> StreammimlError:
+        """See :meth:`Cluster.lost_scheduler`."""
+        return self._lost(GONE)
+
+    @property
+    def _memory(self) -> str:
+        least = self._least_memory
+        return f" (the smallest has {format_size(least)})" if least else ""
 
     def _out_of_memory(self, symptom: str) -> StreammimlError:
         return StreammimlError(
@@ -695,15 +647,32 @@ class ClusterPool(Pool):
             "workers more memory"
         )
 
-    @staticmethod
-    def _lacks_packages(error: ImportError) -> StreammimlError:
+    def _killed(self, error: Any) -> StreammimlError:
+        """The error for a task whose workers died; Dask does not know why they died."""
+        last = "" if self._is_own else f", the last at {error.last_worker.address}"
         return StreammimlError(
-            f"workers of the cluster cannot import what tasks need ({error}); install this "
-            "version of streammiml in their environment"
+            f"a task was given up because the {error.allowed_failures + 1} workers that ran it "
+            f"died{last}; if they ran out of memory{self._memory}, lower {self.relief}, or give "
+            f"workers more memory; if they were ended from outside (preempted), {self.goes_on}"
+        )
+
+    @staticmethod
+    def _lacks_packages(error: ImportError, worker: str | None) -> StreammimlError:
+        who = f"the worker at {worker}" if worker else "a worker of the cluster"
+        return StreammimlError(
+            f"{who} cannot import what tasks need ({error}); install this version of streammiml "
+            "in its environment"
         )
 
     def _lost(self, what: str) -> StreammimlError:
-        self._is_gone = True
-        return StreammimlError(
-            f"{what}; start the cluster again, and {self.goes_on}", page="clusters"
-        )
+        return StreammimlError(f"{what}; start the cluster again, and {self.goes_on}")
+
+
+def _futures_of(shared: Iterable[Any]) -> list[Any]:
+    """Values as arguments of tasks: shared ones as their futures."""
+    return [value.future if isinstance(value, _SharedValue) else value for value in shared]
+
+
+def _name(task: Callable[..., Any]) -> str:
+    """Name of a task on the dashboard."""
+    return str(getattr(task, "__name__", "task"))

@@ -41,6 +41,8 @@ _DASK_SETTINGS: dict[str, Any] = {
     # Do not spill to disk: workers hold only the model, and every task needs the model.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
+    # Do not drop copies of values: every worker needs those that there are, again and again.
+    "distributed.scheduler.active-memory-manager.start": False,
     # Scheduler and workers always serve HTTP, without a password and to every user of the machine.
     # Without routes every page is "not found".
     "distributed.scheduler.http.routes": [],

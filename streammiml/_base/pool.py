@@ -23,12 +23,11 @@ def open_pool(options: PoolOptions, *, relief: str = "--block-bytes") -> Pool:
         threads = import_module("streammiml._base.thread_pool")
         pool = threads.ThreadPool(options.threads or usable_cores())
     else:
-        where = next(
-            given
-            for given in (options.workers, options.scheduler, options.client)
-            if given is not None
-        )
         cluster = import_module("streammiml._base.cluster_pool")
+        where = options.workers if options.scheduler is None else options.scheduler
+        if options.client is not None:
+            connection = import_module("streammiml._base.cluster_connection")
+            where = connection.given_client(options.client)
         pool = cluster.ClusterPool(where, options.worker_bytes)
     pool.relief = relief
     return pool

@@ -36,8 +36,8 @@ class PoolOptions:
     worker_memory: str | int | None = None
     """Memory limit of each --workers process; by default an equal share of the machine's memory."""
     client: object = None
-    """A ``distributed.Client``, which stays open, or a Dask cluster object to use instead. The
-    command line does not have it."""
+    """Use a ``distributed.Client``, which stays open, a Dask cluster object, or ``"active"``: the
+    client that Dask uses by default. The command line does not have it."""
 
     def __post_init__(self) -> None:
         for name in ("threads", "workers"):

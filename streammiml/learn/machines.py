@@ -27,8 +27,8 @@ class TrainMachines:
     """Accept workers whose processors compute other bits. Then the result depends on which worker
     trains which replica."""
     client: object = None
-    """A ``distributed.Client``, which stays open, or a Dask cluster object to use instead. The
-    command line does not have it."""
+    """Use a ``distributed.Client``, which stays open, a Dask cluster object, or ``"active"``: the
+    client that Dask uses by default. The command line does not have it."""
 
     def __post_init__(self) -> None:
         self.pool_options()

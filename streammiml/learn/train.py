@@ -80,9 +80,10 @@ def train(
 
     With ``config.replicas`` above 1, that many replicas train at the same time: on the cores of
     this machine, in ``workers`` local processes (of ``worker_memory`` each), on the Dask
-    ``scheduler`` at an address, or on ``client``, a ``distributed.Client`` or Dask cluster. The
-    result has the same bits wherever replicas run, provided that all machines have processors of
-    one kind; ``mixed_machines`` accepts others.
+    ``scheduler`` at an address, or on ``client``: a ``distributed.Client``, a Dask cluster, or
+    ``"active"``, the client that Dask uses by default. A run with one replica is refused there,
+    since nothing would run on the cluster. The result has the same bits wherever replicas run,
+    provided that all machines have processors of one kind; ``mixed_machines`` accepts others.
     """
     machines = TrainMachines(
         workers=workers,

@@ -161,8 +161,9 @@ def predict(
         Address of a running Dask scheduler, which is used instead of threads; its workers write to
         ``out``.
     client
-        A ``distributed.Client``, which is used and stays open, or a Dask cluster object such as
-        ``LocalCluster``; its workers are used instead of threads.
+        A ``distributed.Client``, which is used and stays open, a Dask cluster object such as
+        ``LocalCluster``, or ``"active"``, the client that Dask uses by default; its workers are
+        used instead of threads.
     worker_memory
         Memory limit of each of the ``workers``; by default an equal share of all memory.
     block_bytes

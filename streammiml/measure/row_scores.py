@@ -129,6 +129,9 @@ def row_scores(
     the rows of a bag is the score of the bag, to the last bit. If the model lifts rows with the
     context of their bag, the score of a row depends on the other rows of its bag.
 
+    Rows are scored in this process, block by block. ``predict(…, rows="all", client=…)`` writes the
+    scores of the rows of a store to a folder, on threads or a cluster.
+
     Parameters
     ----------
     model

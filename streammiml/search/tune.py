@@ -158,7 +158,8 @@ def tune(
     scheduler
         Address of a running Dask scheduler to use instead.
     client
-        A ``distributed.Client``, which is used and stays open, or a Dask cluster object.
+        A ``distributed.Client``, which is used and stays open, a Dask cluster object, or
+        ``"active"``, the client that Dask uses by default.
     worker_memory
         Memory limit of each of the ``workers``; by default an equal share of all memory.
     watch

@@ -41,6 +41,11 @@ def combined_at(_squares, _shared):
     return this_worker()
 
 
+def where(item, _shared):
+    """The item, and the address of the worker of this task."""
+    return item, this_worker()
+
+
 def with_number(partition, number, shared):
     """The items of a partition, with its number and a value for all partitions."""
     return [*partition, number, shared]

@@ -1,8 +1,8 @@
-import asyncio
 import importlib.metadata
+import logging
 import os
+import re
 import signal
-import struct
 import threading
 import time
 from itertools import islice
@@ -11,8 +11,9 @@ import dask.bag
 import distributed
 import pytest
 
-from streammiml._base import cluster_pool
-from streammiml._base.cluster_pool import default_client
+from streammiml._base import cluster_pool, cluster_results, cluster_tasks
+from streammiml._base.cluster_pool import ClusterPool
+from streammiml._base.cluster_results import ResultStream
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.errors import StreammimlError
@@ -20,6 +21,7 @@ from tests._base.pool_tasks import (
     add,
     as_list,
     combined_at,
+    die,
     fail,
     fill,
     killing,
@@ -28,47 +30,11 @@ from tests._base.pool_tasks import (
     refuse,
     square,
     squares_and_shared,
+    where,
     with_number,
 )
 from tests._base.test_thread_pool import GROUPS
-from tests.clusters import answering, inside_cluster, outside_cluster, outside_processes
-
-
-@pytest.mark.parametrize(
-    ("address", "why"),
-    [
-        ("", "missing port"),
-        ("localhost", "missing port"),
-        ("localhost:x", "invalid literal"),
-        ("tcp://localhost:99999", "Timed out trying to connect"),
-        ("tls://localhost:1", "TLS expects"),
-        ("inproc://x", "not enough"),
-    ],
-)
-def test_scheduler__an_address_that_is_none_is_told_at_once(address, why, monkeypatch):
-    monkeypatch.setattr(cluster_pool, "CONNECT_SECONDS", 0.5)
-    message = (
-        rf"^no Dask scheduler answers at {address or repr(address)} \({why}.*; give tcp://HOST"
-    )
-    before = {*threading.enumerate()}
-    with pytest.raises(StreammimlError, match=message):
-        open_pool(PoolOptions(scheduler=address))
-    assert not [thread for thread in threading.enumerate() if thread not in before]
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (b"", "no answer within 0.5 s"),
-        (b"SSH-2.0-OpenSSH_9\r\n", "another program answers there"),
-        (struct.pack("Q", 8) + b"garbage!", "total struct size too long"),
-    ],
-)
-def test_scheduler__something_else_that_answers_is_told(answer, why, monkeypatch):
-    monkeypatch.setattr(cluster_pool, "CONNECT_SECONDS", 0.5)
-    message = rf"^no Dask scheduler answers at tcp://127.0.0.1:\d+ \({why}\); "
-    with answering(answer) as port, pytest.raises(StreammimlError, match=message):
-        open_pool(PoolOptions(scheduler=f"tcp://127.0.0.1:{port}"))
+from tests.clusters import inside_cluster, outside_cluster, outside_processes
 
 
 @pytest.mark.slow
@@ -89,7 +55,7 @@ def test_outside_cluster__a_worker_killed_in_the_middle_changes_nothing():
 
 @pytest.mark.slow
 def test_outside_cluster__without_workers_is_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(cluster_pool, "START_SECONDS", 1)
     with outside_cluster(0) as (address, _):
         message = f"^the Dask scheduler at {address} has no workers; start some with dask worker"
         with pytest.raises(StreammimlError, match=message):
@@ -98,7 +64,7 @@ def test_outside_cluster__without_workers_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_outside_cluster__of_which_no_worker_is_left_is_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(cluster_pool, "LOST_SECONDS", 2)
     with (
         outside_cluster(1) as (address, workers),
@@ -106,6 +72,7 @@ def test_outside_cluster__of_which_no_worker_is_left_is_told(monkeypatch):
     ):
         results = pool.map(nap, range(40), pool.share(0.05))
         next(results)
+        monkeypatch.setattr(cluster_pool, "START_SECONDS", 3)
         workers[0].kill()
         with pytest.raises(StreammimlError, match=r"^all workers of the Dask scheduler are gone;"):
             list(results)
@@ -113,7 +80,7 @@ def test_outside_cluster__of_which_no_worker_is_left_is_told(monkeypatch):
 
 @pytest.mark.slow
 def test_outside_cluster__whose_scheduler_is_gone_is_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     with (
         outside_processes(1) as (address, head, _),
         open_pool(PoolOptions(scheduler=address)) as pool,
@@ -128,27 +95,8 @@ def test_outside_cluster__whose_scheduler_is_gone_is_told(monkeypatch):
 
 
 @pytest.mark.slow
-def test_outside_cluster__a_result_that_died_with_its_worker_is_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
-    monkeypatch.setattr(cluster_pool, "LOST_SECONDS", 2)
-    with (
-        outside_cluster(1) as (address, workers),
-        open_pool(PoolOptions(scheduler=address)) as pool,
-    ):
-        [future] = pool._send(square, [3], (0,))
-        with pool._client.as_current():
-            distributed.wait(future, timeout=30)
-        workers[0].kill()
-        workers[0].wait()
-        completed = distributed.as_completed(loop=pool._client.loop)
-        fetch = pool._start_fetch([future], completed)
-        with pytest.raises(StreammimlError, match=r"^all workers of the Dask scheduler are gone;"):
-            pool._wait(completed, [fetch])
-
-
-@pytest.mark.slow
 def test_outside_cluster__a_scheduler_that_hangs_is_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(cluster_pool, "LOST_SECONDS", 2)
     with (
         outside_processes(1) as (address, head, _),
@@ -174,9 +122,9 @@ def test_outside_cluster__an_error_of_a_task_is_not_taken_for_one_of_the_cluster
 
 @pytest.mark.slow
 def test_outside_cluster__workers_that_are_paused_for_good_are_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(cluster_pool, "PAUSED_SECONDS", 2)
-    monkeypatch.setattr(cluster_pool, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(cluster_pool, "NO_WORKERS_SECONDS", 2)
     message = (
         r"^all workers are paused, as they are when they run out of memory "
         r"\(the smallest has 500 MiB\); lower --block-bytes, or give workers more memory$"
@@ -191,29 +139,10 @@ def test_outside_cluster__workers_that_are_paused_for_good_are_told(monkeypatch)
             open_pool(PoolOptions(scheduler=address))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dashboard", [True, False])
-def test_outside_cluster__has_the_dashboard_that_there_is(dashboard):
-    with outside_processes(1, dashboard=dashboard) as (address, _, _):
-        with open_pool(PoolOptions(scheduler=address)) as pool:
-            address_of_page = pool.dashboard
-        assert (address_of_page is not None) == dashboard
-
-
 @pytest.fixture(scope="module")
 def cluster():
     with inside_cluster() as made:
         yield made
-
-
-def wait_aside(event):
-    """Wait for an event, and let the worker's thread do other tasks meanwhile.
-
-    Otherwise tasks that Dask keeps for this worker, as it does where moving their data seems dear,
-    would wait behind this one.
-    """
-    distributed.secede()
-    assert event.wait(60)
 
 
 def test_client__is_used_and_stays_open(cluster):
@@ -240,47 +169,13 @@ def test_partitions__are_computed_on_the_workers_and_forgotten(cluster):
         assert not client.futures
 
 
-def test_default_client__is_the_one_that_dask_uses(cluster):
-    assert default_client() is None
-    with distributed.Client(cluster) as client:
-        assert default_client() is client
-
-
-def test_map__a_slow_task_delays_only_what_comes_after_the_window(cluster):
-    n_items, n_held = 300, cluster_pool.HELD * cluster_pool.LEAST_AHEAD
-    drawn, seen = [], []
-
-    def items():
-        for item in range(n_items):
-            drawn.append(item)
-            yield item
-
-    def nap_first(item, event):
-        if item == 0:
-            wait_aside(event)
-        return item
-
-    def free_the_first(item):
-        seen.append(item)
-        if len(seen) == n_held - 1:
-            waiting.set()
-
-    with open_pool(PoolOptions(client=cluster)) as pool:
-        waiting = distributed.Event("slow", client=pool._client)
-        results = pool.map(nap_first, items(), waiting, seen=free_the_first)
-        assert next(results) == 0
-        assert len(drawn) == n_held
-        assert sorted(seen) == list(range(n_held))
-        assert seen[-1] == 0
-        assert list(results) == list(range(1, n_items))
-    assert sorted(seen) == drawn == list(range(n_items))
-
-
 def test_map__an_error_is_raised_in_its_place(cluster):
     with open_pool(PoolOptions(client=cluster)) as pool:
         results = pool.map(refuse, range(40), None)
         assert list(islice(results, 5)) == list(range(5))
-        with pytest.raises(StreammimlError, match=r"^five is refused$"):
+        with pytest.raises(
+            StreammimlError, match=r"^five is refused \(on the worker at inproc://\S+\)$"
+        ):
             next(results)
         assert list(pool.map(refuse, range(3), None)) == [0, 1, 2]
 
@@ -301,36 +196,10 @@ def test_groups__an_error_of_a_task_is_raised_in_the_place_of_its_group(cluster)
     with open_pool(PoolOptions(client=cluster)) as pool:
         combined = pool.map_groups(refuse, [[3, 4], [5, 6]], squares_and_shared, 0)
         assert next(combined) == [3, 4, 0]
-        with pytest.raises(StreammimlError, match=r"^five is refused$"):
+        with pytest.raises(
+            StreammimlError, match=r"^five is refused \(on the worker at inproc://\S+\)$"
+        ):
             next(combined)
-
-
-def test_groups__of_which_few_results_are_held_while_the_first_is_waited_for(cluster):
-    with open_pool(PoolOptions(client=cluster)) as pool:
-        is_first_done = distributed.Event("first", client=pool._client)
-        n_done, fetched, start_fetch = [], [], pool._start_fetch
-
-        def combine(results, event):
-            if results == [0]:
-                wait_aside(event)
-            return results
-
-        def start(futures, completed):
-            fetched.extend(futures)
-            return start_fetch(futures, completed)
-
-        def sort(completed, sort_completed=pool._sort_completed):
-            finished, failed = sort_completed(completed)
-            n_done.extend(finished)
-            if len(n_done) == 9 and finished:
-                is_first_done.set()
-                assert len(fetched) <= cluster_pool.GROUPS_HELD
-            return finished, failed
-
-        pool._start_fetch, pool._sort_completed = start, sort
-        groups = [[item] for item in range(10)]
-        combined = pool.map_groups(lambda item, _: item, groups, combine, is_first_done)
-        assert list(combined) == groups
 
 
 @pytest.mark.parametrize("n_items", [1, 4, 7, 63, 64, 65, 300])
@@ -342,15 +211,15 @@ def test_sums__have_every_item_once_and_in_order(cluster, n_items):
     assert seen == list(range(n_items))
 
 
-def test_sums__are_formed_on_workers_and_few_are_fetched(cluster):
+def test_sums__are_formed_on_workers_and_few_are_fetched(cluster, monkeypatch):
+    fetched, start_fetch = [], ResultStream._start_fetch
+
+    def start(results, futures):
+        fetched.extend(futures)
+        return start_fetch(results, futures)
+
+    monkeypatch.setattr(ResultStream, "_start_fetch", start)
     with open_pool(PoolOptions(client=cluster)) as pool:
-        fetched, start_fetch = [], pool._start_fetch
-
-        def start(futures, completed):
-            fetched.extend(futures)
-            return start_fetch(futures, completed)
-
-        pool._start_fetch = start
         assert pool.map_reduce(square, range(64 * 3 + 21), add, 0) == sum(
             item * item for item in range(64 * 3 + 21)
         )
@@ -361,7 +230,9 @@ def test_sums__are_formed_on_workers_and_few_are_fetched(cluster):
 def test_sums__an_error_of_a_task_is_raised_as_it_is(cluster):
     with (
         open_pool(PoolOptions(client=cluster)) as pool,
-        pytest.raises(StreammimlError, match=r"^five is refused$"),
+        pytest.raises(
+            StreammimlError, match=r"^five is refused \(on the worker at inproc://\S+\)$"
+        ),
     ):
         pool.map_reduce(refuse, range(40), add, None)
 
@@ -388,39 +259,8 @@ def test_client__of_a_cluster_is_our_own(cluster):
     assert cluster.status == distributed.Status.running
 
 
-def test_client__in_its_own_event_loop_is_refused_and_works_from_another_thread(cluster):
-    def score(client):
-        with open_pool(PoolOptions(client=client)) as pool:
-            return list(pool.map(square, [3], pool.share(1)))
-
-    async def try_both():
-        address = cluster.scheduler_address
-        async with distributed.Client(address, asynchronous=True, set_as_default=False) as client:
-            with pytest.raises(StreammimlError, match=r"^the client of client= is asynchronous, "):
-                score(client)
-            return await asyncio.to_thread(score, client)
-
-    assert asyncio.run(try_both()) == [10]
-
-
-def test_client__that_is_closed_or_something_else_is_refused(cluster):
-    with distributed.Client(cluster, set_as_default=False) as client:
-        pass
-    with pytest.raises(StreammimlError, match=r"^the client of client= is closed; give one that"):
-        open_pool(PoolOptions(client=client))
-    message = (
-        r"^client= takes a distributed.Client or a Dask cluster such as LocalCluster, got dict"
-    )
-    with pytest.raises(StreammimlError, match=message):
-        open_pool(PoolOptions(client={}))
-    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as closed:
-        pass
-    with pytest.raises(StreammimlError, match=r"^the cluster of client= is closed; give one that"):
-        open_pool(PoolOptions(client=closed))
-
-
 def test_client__workers_with_another_version_are_refused(cluster, monkeypatch):
-    monkeypatch.setattr(cluster_pool, "distributions", lambda **_: [FakeDistribution])
+    monkeypatch.setattr(cluster_pool, "installed_version", lambda: "99.1")
     version = importlib.metadata.version("streammiml")
     message = (
         r"^2 of 2 workers have another version of streammiml: \S+ has "
@@ -428,10 +268,6 @@ def test_client__workers_with_another_version_are_refused(cluster, monkeypatch):
     )
     with pytest.raises(StreammimlError, match=message):
         open_pool(PoolOptions(client=cluster))
-
-
-class FakeDistribution:
-    version = "99.1"
 
 
 @pytest.mark.slow
@@ -479,3 +315,194 @@ def test_every_worker__gives_its_answer_its_error_or_a_timeout(monkeypatch):
             assert isinstance(answers[address], TimeoutError)
         else:
             assert answers[address] == pid
+
+
+def scaled_to_zero(cluster):
+    """Wait until an adaptive cluster has no workers."""
+    deadline = time.monotonic() + 60
+    while cluster.scheduler.workers and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not cluster.scheduler.workers
+
+
+def test_adaptive__a_cluster_from_zero_is_waited_for_and_may_go_back_to_zero():
+    with inside_cluster(n_workers=0) as cluster:
+        cluster.adapt(minimum=0, maximum=1, interval="100ms")
+        with open_pool(PoolOptions(client=cluster)) as pool:
+            for burst in range(2):
+                assert list(pool.map(square, range(5), 1)) == [1, 2, 5, 10, 17], burst
+                scaled_to_zero(cluster)
+            shared = pool.share(2)
+            assert list(pool.map(square, range(3), shared)) == [2, 3, 6]
+            pool.release(shared)
+
+
+def test_workers__that_are_missing_are_told_with_what_the_cluster_object_can_do(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(cluster_pool, "NO_WORKERS_SECONDS", 0)
+    monkeypatch.setattr(cluster_pool, "START_SECONDS", 0.5)
+    advice = (
+        r"start some with cluster.scale\(2\), or let the cluster start them when there is work, "
+        r"with cluster.adapt\(minimum=0, maximum=2\)"
+    )
+    message = rf"the Dask scheduler at inproc://\S+ has no workers; {advice}$"
+    with inside_cluster(n_workers=0) as cluster:
+        with pytest.raises(StreammimlError, match=f"^{message}"):
+            open_pool(PoolOptions(client=cluster))
+        with (
+            distributed.Client(cluster, set_as_default=False) as client,
+            pytest.raises(StreammimlError, match=f"^{message}"),
+        ):
+            open_pool(PoolOptions(client=client))
+    [told, _] = [record.getMessage() for record in caplog.records if record.name == "streammiml"]
+    assert re.search(rf"has no workers; waiting up to 1 minutes for one; {advice}$", told)
+
+
+def test_workers__that_come_while_they_are_waited_for_are_used(monkeypatch, caplog):
+    monkeypatch.setattr(cluster_pool, "NO_WORKERS_SECONDS", 0)
+    with inside_cluster(n_workers=0) as cluster:
+        told = threading.Event()
+        monkeypatch.setattr(ClusterPool, "_tell_waiting", lambda *_: told.set())
+        starter = threading.Thread(target=lambda: told.wait(60) and cluster.scale(1))
+        starter.start()
+        with open_pool(PoolOptions(client=cluster)) as pool:
+            assert list(pool.map(square, [3], 0)) == [9]
+        starter.join()
+    assert not [record for record in caplog.records if record.name == "streammiml"]
+
+
+def test_threads__and_memory_are_those_of_workers_that_join_later(monkeypatch):
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0)
+    with inside_cluster(n_workers=1) as cluster, open_pool(PoolOptions(client=cluster)) as pool:
+        assert pool.n_threads == 1
+        cluster.scale(3)
+        cluster.wait_for_workers(3, timeout=60)
+        assert list(pool.map(square, range(3), 0)) == [0, 1, 4]
+        assert pool.n_threads == 3
+        assert len(pool.workers()) == 3
+
+
+def test_late_worker__of_another_version_gets_no_tasks(monkeypatch, caplog):
+    version = cluster_tasks.installed_version()
+    with inside_cluster(n_workers=1) as cluster, open_pool(PoolOptions(client=cluster)) as pool:
+        [first] = pool.workers()
+        monkeypatch.setattr(
+            cluster_tasks,
+            "installed_version",
+            lambda: version if cluster_tasks.this_worker() == first else "99.1",
+        )
+        cluster.scale(2)
+        cluster.wait_for_workers(2, timeout=60)
+        late = next(address for address in pool.workers() if address != first)
+        answers = list(pool.map(where, range(40), pool.share(1), prefer=lambda _: late))
+        assert answers == [(item, first) for item in range(40)]
+        assert list(pool.workers()) == [first]
+        assert list(pool.map_groups(where, [[1], [2, 3]], combined_at, 0)) == [first] * 2
+        assert pool.map_reduce(square, range(100), add, 0) == sum(i * i for i in range(100))
+        lazy = dask.bag.from_sequence(range(6), npartitions=6)
+        assert list(pool.map_partitions(with_number, lazy, 0)) == [[i, i, 0] for i in range(6)]
+    told = {record.getMessage() for record in caplog.records if record.name == "streammiml"}
+    assert told == {
+        f"the worker at {late} has streammiml 99.1, this process has {version}; install {version} "
+        "on all workers; until then, its tasks run on other workers"
+    }
+
+
+def test_late_worker__of_another_version_that_is_alone_is_told(monkeypatch):
+    with inside_cluster(n_workers=1) as cluster, open_pool(PoolOptions(client=cluster)) as pool:
+        monkeypatch.setattr(cluster_tasks, "installed_version", lambda: "99.1")
+        with pytest.raises(
+            StreammimlError, match=r"^the worker at inproc://\S+ has streammiml 99.1"
+        ):
+            list(pool.map(square, range(3), 0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "message"),
+    [
+        (ValueError, ValueError, r"^of the task \(on the worker at {}\)$"),
+        (OSError, OSError, r"^of the task \(on the worker at {}\)$"),
+        (MemoryError, StreammimlError, r"^a task ran out of memory on the worker at {} \(of the t"),
+        (ImportError, StreammimlError, r"^the worker at {} cannot import what tasks need \(of the"),
+    ],
+)
+def test_errors__say_on_which_worker(cluster, kind, expected, message):
+    with open_pool(PoolOptions(client=cluster)) as pool:
+        addresses = "|".join(pool.workers())
+        with pytest.raises(expected, match=message.format(f"({addresses})")):
+            list(pool.map(fail, [kind], "of the task"))
+
+
+@pytest.mark.slow
+def test_errors__a_killed_worker_is_told_with_both_possible_reasons():
+    message = (
+        r"^a task was given up because the 4 workers that ran it died, the last at tcp://\S+:\d+; "
+        r"if they ran out of memory \(the smallest has .*\), lower --block-bytes, or give workers "
+        r"more memory; if they were ended from outside \(preempted\), run the same command: "
+    )
+    with outside_cluster(4) as (address, _):
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(4, timeout=60)
+        with (
+            open_pool(PoolOptions(scheduler=address)) as pool,
+            pytest.raises(StreammimlError, match=message),
+        ):
+            list(pool.map(die, [1], 0))
+
+
+def test_foreign_cluster__keeps_its_memory_manager_and_its_log():
+    with inside_cluster() as cluster, distributed.Client(cluster, set_as_default=False) as client:
+        manager = cluster.scheduler.extensions["amm"]
+        handler = logging.StreamHandler()
+        logging.getLogger("distributed").addHandler(handler)
+        for given in (client, cluster):
+            with open_pool(PoolOptions(client=given)) as pool:
+                assert list(pool.map(square, range(5), pool.share(1))) == [1, 2, 5, 10, 17]
+                assert manager.running
+                assert handler.level == logging.NOTSET
+            assert manager.running
+        logging.getLogger("distributed").removeHandler(handler)
+
+
+@pytest.mark.parametrize("manages_memory", [True, False])
+def test_share__a_value_whose_copies_are_dropped_and_lost_is_made_again(manages_memory):
+    """The worker that holds the only copy leaves, while Dask removes the other copies."""
+    with inside_cluster(6) as cluster, open_pool(PoolOptions(client=cluster)) as pool:
+        manager = cluster.scheduler.extensions["amm"]
+        for turn in range(4):
+            shared = pool.share(turn)
+            addresses = list(pool.workers())
+            for address in addresses:
+                assert list(pool.map(where, [1], shared, prefer=lambda _, to=address: to))
+            results = pool.map(square, range(100), shared)
+            assert next(results) == turn
+            if manages_memory:
+                pool._client.sync(pool._client.scheduler.amm_handler, method="run_once")
+            holders = pool._client.who_has([shared.future])[shared.future.key]
+            leaving = next(iter(holders), addresses[0])
+            cluster.loop.add_callback(cluster.scheduler.remove_worker, leaving, stimulus_id="test")
+            assert list(results) == [item * item + turn for item in range(1, 100)]
+            pool.release(shared)
+        assert manager.running
+
+
+@pytest.mark.slow
+def test_share__a_value_is_made_again_if_the_worker_with_the_only_copy_is_killed():
+    with outside_cluster(3) as (address, workers):
+        with distributed.Client(address, set_as_default=False) as client:
+            client.wait_for_workers(3, timeout=60)
+        with open_pool(PoolOptions(scheduler=address)) as pool:
+            pid_of = pool.on_every_worker(process_id)
+            for n_left in (3, 2):
+                shared = pool.share(0.01)
+                assert len(list(pool.map(nap, [0], shared))) == 1
+                [holder] = pool._client.who_has([shared.future])[shared.future.key]
+                os.kill(pid_of[holder], signal.SIGKILL)
+                answers = list(pool.map(nap, range(60), shared))
+                assert [item for item, _ in answers] == list(range(60))
+                assert pid_of[holder] not in {pid for _, pid in answers}
+                assert len(pool.workers()) == n_left - 1
+                pool.release(shared)
+    assert len([worker for worker in workers if worker.returncode == -signal.SIGKILL]) == 3

@@ -14,7 +14,7 @@ from urllib.request import ProxyHandler, build_opener
 import distributed
 import pytest
 
-from streammiml._base import cluster_pool, local_cluster
+from streammiml._base import cluster_pool, cluster_results, local_cluster
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import PoolOptions
 from streammiml.errors import StreammimlError
@@ -66,7 +66,12 @@ def test_local_cluster__errors_and_dead_workers_are_told():
             StreammimlError, match=r"cannot import what tasks need \(No module named 'package3"
         ):
             list(pool.map(need, [3], shared))
-        with pytest.raises(StreammimlError, match=r"run out of memory .*; lower --block-bytes"):
+        message = (
+            r"^a task was given up because the 4 workers that ran it died; if they ran out of "
+            r"memory \(the smallest has .*\), lower --block-bytes, or give workers more memory; if "
+            r"they were ended from outside \(preempted\), run the same command: finished"
+        )
+        with pytest.raises(StreammimlError, match=message):
             list(pool.map(die, [1], shared))
 
 
@@ -181,7 +186,7 @@ def test_local_cluster__without_certificates_would_run_code_for_strangers(monkey
 @pytest.mark.slow
 def test_local_cluster__workers_that_hold_much_go_on(monkeypatch):
     """Dask would pause them at .8 of what they may take, and never let them go on."""
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(cluster_pool, "PAUSED_SECONDS", 2)
     with open_pool(PoolOptions(workers=1, worker_memory=500 << 20)) as pool:
         os.kill(next(pool.map(nap, [0], 0))[1], signal.SIGKILL)
@@ -203,7 +208,7 @@ def test_local_cluster__an_interrupt_that_python_lost_is_heard():
 
 @pytest.mark.slow
 def test_local_cluster__workers_of_too_little_memory_to_begin_are_told(monkeypatch):
-    monkeypatch.setattr(cluster_pool, "LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_results, "LOOK_SECONDS", 0.5)
     monkeypatch.setattr(cluster_pool, "LOST_SECONDS", 2)
     message = r"run out of memory \(the smallest has 1 MiB\); lower --block-bytes, or give"
     with (

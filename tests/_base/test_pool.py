@@ -19,7 +19,10 @@ def test_open_pool__without_options_has_a_thread_for_each_core():
 
 
 def test_open_pool__a_client_of_another_kind_is_refused():
-    with pytest.raises(StreammimlError, match=r"client= takes a .* or a Dask cluster"):
+    with pytest.raises(
+        StreammimlError,
+        match=r"client= takes a .* a Dask cluster such as LocalCluster, or 'active', got object",
+    ):
         open_pool(PoolOptions(client=object()))
 
 

@@ -110,8 +110,8 @@ def convert(
     scheduler
         Address of a running Dask scheduler to use instead. Its workers must see the same files.
     client
-        A ``distributed.Client``, which is used and stays open, or a Dask cluster object. Its
-        workers must see the same files.
+        A ``distributed.Client``, which is used and stays open, a Dask cluster object, or
+        ``"active"``, the client that Dask uses by default. Its workers must see the same files.
     worker_memory
         Memory limit of each of the ``workers``; by default an equal share of all memory.
     watch

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from streammiml._base.cluster_pool import default_client
+from streammiml._base.cluster_connection import default_client
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
 from streammiml.bags.ids import id_hashes

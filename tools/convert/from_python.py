@@ -87,8 +87,9 @@ def convert(
         ``unknown_labels`` is ``"drop"`` or ``"append"``.
     workers, scheduler, client, worker_memory
         Where to work: processes of this machine (of ``worker_memory`` each), or a Dask cluster,
-        which must see the same files.
-        Partitions of Dask are computed there too; by default by the client that Dask uses.
+        which must see the same files: the address of its scheduler, a client or cluster object, or
+        ``"active"``, the client that Dask uses by default. Partitions of Dask are computed there
+        too, by default by that client.
     watch
         Called with the progress after every task.
     say
