@@ -16,6 +16,9 @@ CORPUS = 10e12
 NETWORK = 1e9
 ROUND_STEPS = 4096
 WORKERS = (1, 10, 100)
+BLOCKS = "evaluate, blocks"
+MEASURED = {10: 8, 100: 32}
+"""Number of workers whose scheduling was measured, for those of the table."""
 TASK_BYTES = 2 << 30
 """Most bytes of a scoring task; see ``measure/score_pass.py``."""
 BYTES_PER_BAG = {"planted": 9 * 200 * 4, "reuters21578": 7 * 20 * 8}
@@ -40,30 +43,41 @@ def pick(measured: list[dict[str, Any]], what: str, **case: Any) -> dict[str, An
     )
 
 
-def round_costs(measured: list[dict[str, Any]], corpus: str, n_workers: int) -> dict[str, float]:
+def task_seconds(scheduling: list[dict[str, Any]], n_workers: int) -> float:
+    """Seconds of driver and scheduler for a task, as measured with about as many workers."""
+    line = pick(scheduling, "map", workers=MEASURED[n_workers])
+    return float(line["driver_ms_per_task"] + line["scheduler_ms_per_task"]) / 1000
+
+
+def round_costs(
+    measured: list[dict[str, Any]],
+    scheduling: list[dict[str, Any]],
+    corpus: str,
+    n_workers: int,
+) -> dict[str, float]:
     """Seconds of each part of a long round with one replica for each worker."""
     visits = pick(measured, "seconds", corpus=corpus)["visits_per_second"]["one"]
+    if n_workers == 1:
+        return {"steps": ROUND_STEPS / visits, "scheduling": 0, "reducing": 0, "network": 0}
     of_two = pick(measured, "shares", corpus=corpus, workers=2)
     many = pick(measured, "shares", corpus=corpus, workers=8)
     n_bytes = many["mb_per_turn"] * 1e6 * n_workers
     # With two workers on two cores nothing waits for a core.
-    hops = 2 * of_two["moving_ms_per_turn"] / 1000
+    hop = 2 * of_two["moving_ms_per_turn"] / 1000
     return {
         "steps": ROUND_STEPS / visits,
-        "scheduling": hops,
+        "scheduling": hop + (n_workers - 2) * task_seconds(scheduling, n_workers),
         "reducing": many["reducing_ms_per_turn"] / 1000 * n_workers,
         "network": n_bytes / NETWORK,
     }
 
 
-def training_rows(measured: list[dict[str, Any]]) -> list[str]:
+def training_rows(measured: list[dict[str, Any]], scheduling: list[dict[str, Any]]) -> list[str]:
     rows = []
     for corpus, title in TITLES.items():
         n_bags = CORPUS / BYTES_PER_BAG[corpus]
         for n_workers in WORKERS:
-            costs = round_costs(measured, corpus, n_workers)
-            if n_workers == 1:
-                costs = {"steps": costs["steps"], "scheduling": 0, "reducing": 0, "network": 0}
+            costs = round_costs(measured, scheduling, corpus, n_workers)
             total = sum(costs.values())
             hours = n_bags / (ROUND_STEPS * n_workers) * total / 3600
             longest = max((part for part in costs if part != "steps"), key=lambda part: costs[part])
@@ -77,34 +91,55 @@ def training_rows(measured: list[dict[str, Any]]) -> list[str]:
 def scoring_rows(measured: list[dict[str, Any]]) -> list[str]:
     rows = []
     for line in measured:
-        if line["case"]["what"] != "evaluate, tiny bags":
+        if line["case"]["what"] not in ("evaluate", BLOCKS, "predict", "convert"):
             continue
-        costs = line["default"]
-        n_tasks = CORPUS / TASK_BYTES
-        seconds = n_tasks * costs["scheduler_ms_per_task"] / 1000
-        rows.append(
-            f"| {line['case']['workers']} | {line['bags']:,} | {costs['tasks']} "
-            f"| {costs['seconds']} | {costs['driver_ms_per_task']} "
-            f"| {costs['scheduler_ms_per_task']} | {n_tasks:,.0f} | {seconds:.0f} |"
+        seconds = "–"
+        # With few tasks, most of the cost is that of the call, not of its tasks.
+        if line["case"]["what"] == BLOCKS:
+            seconds = f"{CORPUS / TASK_BYTES * line['scheduler_ms_per_task'] / 1000:.0f}"
+        words = (
+            *(line["case"]["what"], line["case"]["workers"], f"{line['bags']:,}", line["tasks"]),
+            *(line["driver_ms_per_task"], line["scheduler_ms_per_task"], seconds, line["commit"]),
         )
+        rows.append("| " + " | ".join(map(str, words)) + " |")
     return rows
+
+
+def commits(measured: list[dict[str, Any]]) -> str:
+    """Commits of measured lines, in words."""
+    by_commit: dict[str, list[str]] = {}
+    for line in measured:
+        case = {"what": line.get("what", ""), **line["case"]}
+        name = " ".join(str(case[key]) for key in ("what", "corpus", "workers") if case.get(key))
+        by_commit.setdefault(line["commit"], []).append(name)
+    return "; ".join(f"{commit}: {', '.join(names)}" for commit, names in by_commit.items())
 
 
 def page() -> str:
     replicas, cluster = lines("replicas"), lines("cluster")
-    commit = replicas[0]["commit"]
+    used = [line for line in replicas if line["what"] in ("seconds", "shares")]
+    used += [line for line in cluster if line["case"]["what"] == "map"]
     return "\n".join(
         [
             "# Clusters: what 10 and 100 workers and 10 TB would take",
             "",
-            f"Measured at {commit} on two cores; made by `python -m benchmarks.cluster_table`.",
+            "Made by `python -m benchmarks.cluster_table` from lines that were measured on two "
+            "cores at these commits (a number is that of worker processes).",
+            "",
+            f"{commits(used)}.",
+            "",
+            "The lines of `map`, `evaluate`, `predict` and `convert` come from a machine that was "
+            "busy with other work: tasks, and CPU time of driver and scheduler, mean something, "
+            "wall seconds do not.",
             "",
             "## An epoch of training",
             "",
             "Milliseconds of a round of 4096 steps with one replica for each worker, the share of "
             "steps, and hours for 10 TB. Steps, bytes of a turn and the reduction are measured "
-            "here; so is what Dask takes for a round with two workers, which stands for all. "
-            "Assumed: a network of 1 GB/s at the driver, disks that keep up, workers of one "
+            "here; so is what Dask takes for a round with two workers. Each further worker adds "
+            "the CPU time of driver and scheduler for a task, as measured with 8 workers (for 10) "
+            "and 32 (for 100). Bytes of a turn were measured when all weights were sent in every "
+            "round. Assumed: a network of 1 GB/s at the driver, disks that keep up, workers of one "
             "thread as fast as this machine's. Everything but the steps is counted as if nothing "
             "of it happened at the same time. Not in the table: how many visits replicas need for "
             "the same loss (`results/replicas.jsonl`).",
@@ -112,16 +147,19 @@ def page() -> str:
             "| model | workers | steps | scheduling | reducing | network | share of steps "
             "| hours | what breaks first |",
             "|---|---|---|---|---|---|---|---|---|",
-            *training_rows(replicas),
+            *training_rows(replicas, cluster),
             "",
             "## Scoring",
             "",
-            "`evaluate` of tiny bags (16 values) with the tasks that it chooses, on one machine; "
-            "milliseconds of driver and scheduler for a task; tasks of at most 2 GiB for 10 TB, "
-            "and seconds of the scheduler for them.",
+            "Tiny bags of 16 values on one machine, with the tasks that each verb chooses, and "
+            "`evaluate` with a task for each block of 128 KiB; CPU milliseconds of driver and "
+            "scheduler for a task, the call itself included, which is most of it where tasks are "
+            "few. The last column but one follows from many small tasks: seconds of the scheduler "
+            f"for the {CORPUS / TASK_BYTES:,.0f} tasks that 10 TB are on 100 workers of one "
+            "thread.",
             "",
-            "| workers | bags | tasks | seconds | driver, ms a task | scheduler, ms a task "
-            "| tasks for 10 TB | seconds of the scheduler |",
+            "| verb | workers | bags | tasks | driver, ms a task | scheduler, ms a task "
+            "| scheduler, s for 10 TB | commit |",
             "|---|---|---|---|---|---|---|---|",
             *scoring_rows(cluster),
             "",
