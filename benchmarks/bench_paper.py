@@ -74,6 +74,7 @@ OVER_TIME = f"over the time limit of {RIVAL_TIME}"
 TOO_SLOW = f"not tried, since another split was {OVER_TIME}"
 # Settings that were added after lines had been measured, with the values of training as before.
 ADDED_LATER = {
+    "bag_weights": None,
     "calibrate": None,
     "init": "auto",
     "loss": "warp",
@@ -82,6 +83,7 @@ ADDED_LATER = {
     "threshold": None,
     "time_limit": None,
     "replicas": 1,
+    "restarts": None,
     "round_steps": None,
 }
 
