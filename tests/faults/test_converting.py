@@ -189,6 +189,45 @@ def test_kill_of_a_file_a_bag_at_random_instants__ends_with_the_same_manifest(
             finish(source, path, settings, False, want, labels)
 
 
+@pytest.mark.slow
+def test_kill_of_a_file_a_bag_with_workers_20_times__ends_with_the_same_manifest(backend, tmp_path):
+    source, rng = tmp_path / "slides", np.random.default_rng(3)
+    source.mkdir()
+    lines = ["slide_id,tumour"]
+    for number in range(400):
+        np.save(source / f"s{number:03}.npy", rng.normal(size=(64, 256)).astype(np.float32))
+        lines.append(f"s{number:03},{number % 2}")
+    (tmp_path / "labels.csv").write_text("\n".join([*lines, ""]))
+    words = [sys.executable, "-m", "streammiml", "convert", str(source), "--bag-labels"]
+    words += [str(tmp_path / "labels.csv"), "--workers", "2", "--memory", "16MiB"]
+
+    def start(folder: Path) -> subprocess.Popen:
+        folder.mkdir(exist_ok=True)
+        command = [*words[:5], str(folder / f"x.{backend}"), *words[5:]]
+        return subprocess.Popen(command, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
+
+    started = time.monotonic()
+    whole = start(tmp_path / "whole")
+    assert whole.wait() == 0, whole.stderr.read()
+    seconds, n_killed, folder = time.monotonic() - started, 0, tmp_path / "0"
+    for number in range(20):
+        folder = tmp_path / f"{number // 2}"
+        child = start(folder)
+        try:
+            child.wait(float(rng.uniform(0.3, 0.95)) * seconds)
+        except subprocess.TimeoutExpired:
+            # The workers are of the same group: nobody is left to end their parts.
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            n_killed += 1
+        if number % 2:
+            last = start(folder)
+            assert last.wait() in (0, 2), last.stderr.read()
+            assert content(folder / f"x.{backend}") == content(tmp_path / "whole" / f"x.{backend}")
+            assert [path.name for path in folder.iterdir()] == [f"x.{backend}"]
+    assert n_killed > 5
+
+
 def test_control__half_a_store_is_seen(converter, source, backend):
     with scratch() as folder:
         path = folder / f"x.{backend}"

@@ -178,7 +178,7 @@ def _arrays_of_bags(names: Sequence[str], options: SourceOptions) -> Sources | N
     if not import_module("streammiml_tools.readers.bag_shapes").are_bags(paths, options):
         return None
     if not options.no_labels:
-        which = f"{paths[0]} holds" if len(paths) == 1 else f"each of {len(paths):,} files holds"
+        which = "the file holds" if len(paths) == 1 else f"each of {len(paths):,} files holds"
         raise SourceError(
             f"{', '.join(names[:3])}: {which} the rows of one bag, without labels; give their "
             "table as --bag-labels FILE, or --label-columns none to convert bags without labels"
