@@ -1,78 +1,61 @@
-"""What README and guide print works as printed: examples and commands, in the order of the pages.
+"""What README and guide print works as printed: files, commands, snippets, and their results.
 
-Blocks marked ``console`` are commands (``$ …``) and, where lines follow, what they print; ``…``
-stands for any text within a line, and a line that is only ``…`` for any lines. Blocks marked
-``python`` are run too. Blocks marked ``text`` or ``py`` need files or packages of the reader's.
+``tests/story.py`` says how blocks are run and compared. Each page of the guide runs in a copy of
+the folder of a reader who did what the page *start* says.
 """
 
 import re
 import shlex
-import subprocess
-import sys
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from streammiml.bags.layout import FOLDER
 from streammiml.tell.guide import PAGES, guide
+from streammiml.verbs.main import VERBS
+from tests.story import Block, blocks_of, commands_in, difference, run_block
+from tests.tools.readers import tf_messages as tf
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 WRITTEN = [name for name, path in PAGES.items() if path.startswith("guide/")]
+PACKAGES = {"torch": "torch", "onnxruntime": "onnxruntime", "sklearn": "sklearn", "h5py": "h5py"}
+"""Packages that only some installations have; blocks that import them are skipped without."""
+
+
+RUN = ("console", "python")
 
 
 def blocks(text):
     """(kind, text) of every block that can be run, in order."""
-    return re.findall(r"```(console|python)\n(.*?)```", text, re.S)
+    return [(block.kind, block.text) for block in blocks_of(text) if block.kind in RUN]
 
 
-def commands_in(text):
-    """(words, lines of output that are shown) of each command of a block."""
-    return [
-        (shlex.split(lines[0]), lines[1:])
-        for lines in (part.splitlines() for part in re.split(r"^\$ ", text, flags=re.M)[1:])
-    ]
+def test_difference__dots_stand_for_any_text():
+    shown = ["a … c", "…", "end"]
+    assert not difference(shown, "a b c\nx\ny\nend\n")
+    assert not difference(shown, "a b c\nend\n")
+    assert difference(shown, "a b c\nend\nmore\n")
+    assert difference(shown, "a b d\nend\n")
 
 
-def runnable(words):
-    """The command as this interpreter runs it."""
-    if words[0] == "streammiml":
-        return [sys.executable, "-m", *words]
-    assert words[:2] == ["python", "-m"], words
-    return [sys.executable, *words[1:]]
+def test_difference__decimal_numbers_may_be_near_and_others_may_not():
+    assert not difference(["loss   0.0310 of 183"], "loss 0.0295 of 183\n")
+    assert "0.0310" not in difference(["loss 0.03 of 183"], "loss 0.04 of 183\n")
+    assert difference(["loss 0.03 of 183"], "loss 0.3 of 183\n").startswith("0.03 is shown, 0.3 ")
+    assert difference(["loss 0.03 of 183"], "loss 0.03 of 184\n")
 
 
-def pattern_of(lines):
-    """A regular expression for output that is shown with dots."""
-    parts = []
-    for line in lines:
-        text = re.escape(line.rstrip()).replace("…", ".*")
-        parts.append(r"(?:.*\n)*?" if line.strip() == "…" else rf"{text} *\n")
-    return "".join(parts)
-
-
-def run_block(kind, text, folder):
-    if kind == "python":
-        run([sys.executable, "-c", text], folder)
-        return
-    for words, shown in commands_in(text):
-        output = run(runnable(words), folder)
-        assert output, words
-        if shown:
-            assert re.fullmatch(pattern_of(shown), output), f"{words} printed\n{output}"
-
-
-def run(words, folder):
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, f"{words}: {done.stderr}"
-    return done.stdout
-
-
-def test_pattern__dots_stand_for_any_text():
-    pattern = pattern_of(["a … c", "…", "end"])
-    assert re.fullmatch(pattern, "a b c\nx\ny\nend\n")
-    assert re.fullmatch(pattern, "a b c\nend\n")
-    assert not re.fullmatch(pattern, "a b c\nend\nmore\n")
-    assert not re.fullmatch(pattern, "a b d\nend\n")
+def test_run_block__a_wrong_result_of_a_snippet_is_found(tmp_path):
+    [block] = blocks_of("```python\nn = 2\nn + 1  # → 3\nprint('x')\n```\n")
+    run_block(block, tmp_path)
+    with pytest.raises(AssertionError, match="shown:\n4"):
+        run_block(block._replace(text=block.text.replace("→ 3", "→ 4")), tmp_path)
+    with pytest.raises(AssertionError, match="does not show what"):
+        run_block(block._replace(kind="console", text="$ streammiml --version\n"), tmp_path)
 
 
 def test_readme__opens_with_the_two_commands():
@@ -92,8 +75,8 @@ def test_readme__is_two_screens():
 def started(tmp_path_factory):
     """The folder of a reader who did what the page *start* says, as the other pages expect."""
     folder = tmp_path_factory.mktemp("reader")
-    for kind, text in blocks(guide("start")):
-        run_block(kind, text, folder)
+    for block in blocks_of(guide("start")):
+        run_block(block, folder)
     return folder
 
 
@@ -115,20 +98,110 @@ def test_readme__its_commands_are_those_of_the_page_start():
 
 
 def test_readme__its_example_runs(tmp_path):
-    [(_, example)] = [block for block in blocks(README) if block[0] == "python"]
-    shown = "\nprint(predictions.labels[1].tolist(), predictions.key_instances[1].tolist())"
-    assert run([sys.executable, "-c", example + shown], tmp_path) == "[0, 1] [0, 0]\n"
+    [block] = [block for block in blocks_of(README) if block.kind == "python"]
+    shown = "(predictions.labels[1].tolist(), predictions.key_instances[1].tolist())"
+    run_block(block._replace(text=f"{block.text}{shown}  # → ([0, 1], [0, 0])"), tmp_path)
     assert (tmp_path / "mine.html").exists()
 
 
+def write_videos(folder):
+    """Two TFRecord files of videos whose labels can be seen in their frames."""
+    rng = np.random.default_rng(6)
+    for file in range(2):
+        messages = []
+        for number in range(200):
+            labels = sorted({int(rng.integers(6)), number % 6})
+            rows = rng.normal(size=(int(rng.integers(3, 7)), 8)).clip(-8, 8)
+            for place, label in enumerate(labels):
+                rows[place, label] += 5
+            frames = [(r.clip(-8, 8) * 12 + 128).astype(np.uint8).tobytes() for r in rows]
+            name = f"v{file}{number}".encode()
+            messages.append(tf.sequence({"id": name, "labels": labels}, {"rgb": frames}))
+        tf.write(folder / f"train{file}.tfrecord", messages)
+
+
+def fill_bucket(url):
+    """A folder with a file for each bag, and the table of their labels, in a bucket."""
+    obstore = pytest.importorskip("obstore")
+    bucket = pytest.importorskip("obstore.store").from_url(url)
+    rng, lines = np.random.default_rng(6), ["scan,tumour,fat"]
+    for number in range(60):
+        rows = rng.normal(size=(int(rng.integers(2, 6)), 6)).astype(np.float32)
+        rows[0, number % 2] += 6
+        lines.append(f"scan{number},{int(number % 2 == 0)},{number % 2}")
+        path = Path(f"scan{number}.npy")
+        np.save(path, rows)
+        obstore.put(bucket, f"scans/{path}", path.read_bytes())
+    obstore.put(bucket, "scans.csv", "\n".join([*lines, ""]).encode())
+
+
+@pytest.fixture
+def dask_cluster(tmp_path, monkeypatch):
+    """Address of a cluster of one worker, whose folder is the reader's."""
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.chdir(tmp_path)
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, dashboard_address=None
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
 @pytest.mark.slow
-def test_guide__examples_and_commands_run_in_order(started):
-    n_blocks = 0
-    for name in WRITTEN[1:]:
-        for kind, text in blocks(guide(name)):
-            run_block(kind, text, started)
-            n_blocks += 1
-    assert n_blocks > 20
+@pytest.mark.parametrize("name", WRITTEN[1:])
+def test_guide__a_page_works_as_printed(name, started, tmp_path, request, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(started, tmp_path, dirs_exist_ok=True)
+    page, names = guide(name), {}
+    if "train*.tfrecord" in page:
+        write_videos(tmp_path)
+    if "s3://bucket" in page:
+        names["s3://bucket"] = request.getfixturevalue("s3")
+        fill_bucket(names["s3://bucket"])
+    if "tcp://scheduler:8786" in page:
+        names["tcp://scheduler:8786"] = request.getfixturevalue("dask_cluster")
+    for block in blocks_of(page):
+        if not missing_for(block.text):
+            run_block(block, tmp_path, names)
+
+
+def missing_for(text):
+    """Packages that a block imports and this installation lacks."""
+    imported = re.findall(r"^(?:from|import) (\w+)", text, re.M)
+    return [name for name in imported if name in PACKAGES and find_spec(name) is None]
+
+
+@pytest.mark.slow
+def test_guide__its_snippet_for_pytorch_runs(started, tmp_path):
+    pytest.importorskip("torch")
+    shutil.copytree(started, tmp_path, dirs_exist_ok=True)
+    [block] = [block for block in blocks_of(guide("loader")) if "torch" in block.text]
+    # Workers that are spawned import the program, so it must be a file.
+    (tmp_path / "program.py").write_text(block.text)
+    run_block(block._replace(kind="console", text="$ python program.py\n…\n"), tmp_path)
+
+
+@pytest.mark.slow
+def test_help__its_examples_work_one_after_another(started, tmp_path):
+    shutil.copy(started / "bags.csv", tmp_path)
+    for name, verb in VERBS.items():
+        if name == "demo":
+            continue  # The README's first command, with tests of its own.
+        if name == "seal":
+            shutil.copytree(tmp_path / "corpus-test.zarr", tmp_path / "foreign.zarr")
+            shutil.rmtree(tmp_path / "foreign.zarr" / FOLDER)
+        run_block(Block("console", "", f"$ streammiml {verb.example}\n…\n"), tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_guide__every_block_is_run_or_has_nothing_to_run(name):
+    for block in blocks_of(guide(name)):
+        if block.kind in RUN or block.title:
+            continue
+        assert block.kind == "text", block
+        for line in block.text.splitlines():
+            if line.startswith("streammiml "):
+                verb = line.split()[1]
+                assert line.startswith(f"streammiml {verb} {VERBS[verb].arguments}"), line
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -140,7 +213,7 @@ def test_guide__links_lead_somewhere(name):
         assert page in PAGES
 
 
-def test_readme__links_to_every_page():
-    assert set(re.findall(r"\]\((streammiml/guide/[^)]+)\)", README)) >= {
-        f"streammiml/{PAGES[name]}" for name in WRITTEN if name != "start"
-    }
+def test_start__links_to_every_page():
+    links = re.findall(r"\]\((\w+)\.md\)", guide("start"))
+    assert set(links) == {*WRITTEN} - {"start"}
+    assert set(re.findall(r"\]\(streammiml/guide/(\w+)\.md\)", README)) <= {*WRITTEN}
