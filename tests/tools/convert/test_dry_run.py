@@ -51,7 +51,7 @@ def test_dry_run__mixed_feature_counts_are_found(tmp_path, capsys):
 def test_dry_run__ids_that_occur_twice_are_found(tmp_path, capsys):
     (tmp_path / "d.csv").write_text("bag,x,labels\na,1,p\nb,2,p\na,3,p\n")
     line = refused(tmp_path, capsys, "d.csv")
-    assert line.endswith("--group joins the rows of a bag")
+    assert "--group joins the rows of a bag" in line
     words = ["convert", str(tmp_path / "d.csv"), str(tmp_path / "x.zarr"), "--group", "--dry-run"]
     assert run(words) == 0
 
