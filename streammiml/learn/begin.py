@@ -239,11 +239,8 @@ def _with_start(settings: RunSettings, *, is_needed: bool) -> RunSettings:
     if start is None and config.start is not None and is_needed:
         start = Model.load(config.start)
     fingerprint = start.fingerprint if start is not None else recorded
-    if settings.is_resumed and fingerprint != recorded:
-        raise StreammimlError(
-            f"{folder and folder.path} was begun from a model of fingerprint {recorded}, "
-            f"not {fingerprint}; leave --start out, or begin another run"
-        )
+    if folder is not None and settings.is_resumed:
+        check_start(folder, fingerprint, recorded)
     if settings.is_resumed and is_needed and recorded is not None and start is None:
         raise StreammimlError(
             f"{folder and folder.path} was stopped before its first checkpoint and needs the "
@@ -261,6 +258,15 @@ def _with_start(settings: RunSettings, *, is_needed: bool) -> RunSettings:
     if fingerprint is not None and config.init == "auto":
         config = replace(config, init="random")
     return replace(settings, config=config, start=start, start_fingerprint=fingerprint)
+
+
+def check_start(folder: RunFolder, given: str | None, recorded: str | None) -> None:
+    """Refuse a start model, given by its fingerprint, that a run did not begin from."""
+    if given != recorded:
+        raise StreammimlError(
+            f"{folder.path} was begun from a model of fingerprint {recorded}, not {given}; "
+            "leave --start out, or give the model that it began from, or begin another run"
+        )
 
 
 # From settings to the first step.

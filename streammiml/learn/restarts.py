@@ -39,7 +39,7 @@ import numpy as np
 from streammiml._base.hashing import mixed
 from streammiml.config import TrainConfig
 from streammiml.errors import StreammimlError
-from streammiml.learn.begin import Ready, RunSettings, begin
+from streammiml.learn.begin import Ready, RunSettings, begin, check_start
 from streammiml.learn.checkpoint import has_checkpoint
 from streammiml.learn.loop import Loop
 from streammiml.learn.progress import TrainProgress
@@ -149,7 +149,10 @@ def _start_model(ready: Ready, start: Model | None) -> Model:
             f"{ready.folder and ready.folder.path} has a restart that did not begin yet, and it "
             "needs the model that the run began from; give that model as start"
         )
-    return Model.load(path)
+    model = Model.load(path)
+    if ready.folder is not None:
+        check_start(ready.folder, model.fingerprint, ready.fingerprints["start_fingerprint"])
+    return model
 
 
 def _offset(ready: Ready, model: Model) -> float:

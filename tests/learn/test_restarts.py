@@ -186,7 +186,9 @@ def test_joined__of_models_without_a_shared_space(store):
     assert model.restart(1).labels.tobytes() == ones[1].labels.tobytes()
 
 
-def test_start__is_named_if_a_restart_needs_it_and_it_is_gone(store, tmp_path, monkeypatch):
+@pytest.fixture
+def first(store, tmp_path, monkeypatch):
+    """A model with restarts, from which a run began that stopped before its second restart."""
     first = train(store, TrainConfig(**SMALL, restarts=2))
     first.save(tmp_path / "start.safetensors")
     settings = {**SMALL, "epochs": 1, "validation": 0.0}
@@ -199,6 +201,20 @@ def test_start__is_named_if_a_restart_needs_it_and_it_is_gone(store, tmp_path, m
         patch.setattr(restarts, "begin", fail)
         with pytest.raises(KeyboardInterrupt):
             train(store, config, run=tmp_path / "run")
+    return first
+
+
+def test_start__of_a_restart_must_be_the_model_that_the_run_began_from(store, tmp_path, first):
+    other = train(store, TrainConfig(**SMALL, restarts=2, seed=9))
+    other.save(tmp_path / "start.safetensors")
+    match = f"was begun from a model of fingerprint {first.fingerprint}, not {other.fingerprint}"
+    with pytest.raises(StreammimlError, match=match):
+        train(store, TrainConfig(), run=tmp_path / "run", resume=True)
+    first.save(tmp_path / "start.safetensors")
+    assert train(store, TrainConfig(), run=tmp_path / "run", resume=True).restarts == 2
+
+
+def test_start__is_named_if_a_restart_needs_it_and_it_is_gone(store, tmp_path, first):
     (tmp_path / "start.safetensors").unlink()
     with pytest.raises(StreammimlError, match="a restart that did not begin yet"):
         train(store, TrainConfig(), run=tmp_path / "run", resume=True)
