@@ -21,7 +21,7 @@ from streammiml.model import Model
 def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     """Take over the settings that the model decides; refuse given settings that contradict it."""
     decided: dict[str, Any] = {
-        "restarts": model.restarts,
+        "restarts": _n_restarts(model, config),
         "subconcepts": model.subconcepts,
         "shared_space": model.has_shared_space,
         "scale": model.settings.get("scale", "none"),
@@ -36,11 +36,19 @@ def settings_from(model: Model, config: TrainConfig) -> TrainConfig:
     given = {name: normalised.get(name, value) for name, value in config.given().items()}
     for name, value in decided.items():
         if given.get(name, value) not in (value, "auto"):
+            other = "give --restarts 1, " if name == "restarts" else ""
             raise StreammimlError(
                 f"the model to start from has {name} {value!r}, not {given[name]!r}; leave it out, "
-                "or train without --start"
+                f"{other}or train without --start"
             )
     return replace(config, **decided)
+
+
+def _n_restarts(model: Model, config: TrainConfig) -> int:
+    """Number of restarts: those of the model, or only its first if one is wanted."""
+    if config.restarts == 1 or (config.restarts is None and config.replicas > 1):
+        return 1
+    return model.restarts
 
 
 def check_follows(model: Model, store: Bags) -> None:

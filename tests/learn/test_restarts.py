@@ -117,6 +117,23 @@ def test_train__from_a_model_with_restarts_goes_on_with_each(store):
         assert model.restart(number).labels.tobytes() == one.labels.tobytes()
 
 
+@pytest.mark.parametrize("options", [{"restarts": 1}, {"replicas": 2}])
+def test_train__from_a_model_with_restarts_goes_on_with_the_first_alone(store, options, tmp_path):
+    first = train(store, TrainConfig(**SMALL, restarts=2))
+    config = TrainConfig(**{**SMALL, "epochs": 1, "validation": 0.0, **options})
+    model = train(store, config, start=first, run=tmp_path / "run")
+    assert model.restarts == 1
+    want = train(store, config, start=first.restart(0))
+    assert model.labels.tobytes() == want.labels.tobytes()
+    train(store, config, start=first, run=tmp_path / "run", resume=True)
+
+
+def test_train__from_a_model_refuses_other_restarts_than_its_own_or_one(store):
+    first = train(store, TrainConfig(**SMALL, restarts=2))
+    with pytest.raises(StreammimlError, match="has restarts 2, not 3; .* give --restarts 1, or"):
+        train(store, TrainConfig(**SMALL, restarts=3), start=first)
+
+
 def test_train__refuses_other_restarts_than_those_of_the_run(store, tmp_path):
     train(store, TrainConfig(**SMALL, restarts=2), run=tmp_path / "run")
     with pytest.raises(StreammimlError, match="was begun with restarts 2, not 3"):
