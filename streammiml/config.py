@@ -389,8 +389,8 @@ class TrainConfig(ModelConfig):
     """Training stops after this many looks (see --validate-every) without a lower ranking loss."""
     start: str | None = field(default=None, metadata=_PATH)
     """Model or run folder to start from: training continues from its weights, with its scaling and
-    lift, on bags with the same features. Labels that the model lacks are appended to its labels. Of a
-    model with restarts, each is trained on; with --restarts 1 or --replicas, only the first."""
+    lift, on bags with the same features. Labels that the model lacks are appended to its labels.
+    Of a model with restarts, each is trained on, or with --restarts 1 or --replicas the first."""
     threads: int = 1
     """Number of kernel threads. Several threads share the weights without locks, so that results
     vary from run to run."""
