@@ -147,8 +147,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         (``n_features_in_``,) Names of the features; only if bags were data frames with named
         columns. Bags with other names are refused.
     n_iter_
-        Number of passes over the training bags, the last maybe not to its end; after
-        ``partial_fit`` the number of its calls.
+        Number of passes over the training bags, the last maybe not to its end, in the first
+        restart; after ``partial_fit`` the number of its calls.
     model_
         The trained :class:`Model`. To keep it, prefer ``model_.save(path)`` to a pickle of the
         estimator: the file is safetensors with a checksum, and the command line reads it too.
@@ -253,7 +253,8 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         epochs = [0]
 
         def note(progress: TrainProgress) -> None:
-            epochs[0] = min(progress.epoch + 1, progress.epochs)
+            if progress.restart == 0:
+                epochs[0] = min(progress.epoch + 1, progress.epochs)
 
         self.model_ = train(store, config, watch=note)
         self._seen, self._passes = _Seen().with_bags(store), 1

@@ -476,6 +476,18 @@ def test_n_iter__counts_passes():
     assert model.fit(BAGS, MARKS).n_iter_ == 3
 
 
+def test_n_iter__is_that_of_the_first_restart():
+    early = {**SMALL, "epochs": 60, "validation": 0.3, "patience": 1}
+    alone, among = (
+        [
+            sm.MIMLfast(**early, seed=seed, restarts=count).fit(BAGS, MARKS).n_iter_
+            for seed in range(4)
+        ]
+        for count in (1, 2)
+    )
+    assert alone == among
+
+
 # Names of data frames
 
 COLUMNS = [f"f{number}" for number in range(6)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from streammiml.learn.timing import OF_REPLICAS
@@ -58,7 +59,7 @@ class TrainProgress:
     best_loss: float | None
     """The lowest ranking loss so far."""
     steps_here: int
-    """Steps of this process; 0 if the run had ended before."""
+    """Steps of this process, in all restarts; 0 if the run had ended before."""
     is_line: bool
     """Whether this moment is a line of the history."""
     epochs: int
@@ -77,11 +78,16 @@ class TrainProgress:
     stopped_early: bool
     """Whether patience has run out."""
     done: float
-    """Share of the epochs or steps that are done, ignoring early stopping."""
+    """Share of the epochs or steps of all restarts that are done, ignoring early stopping."""
     seconds_left: float | None
-    """Estimate, at the pace since the run began or was resumed; None before the first steps."""
+    """Estimate for all restarts, at the pace since this one began or was resumed; None before the
+    first steps."""
     total: dict[str, float]
     """Seconds since the run began or was resumed, as in ``time``; ``all`` is the total."""
+    restart: int = 0
+    """Number of the restart, from 0. Fields that do not name all restarts are about this one."""
+    restarts: int = 1
+    """Number of restarts."""
 
     def line(self) -> dict[str, Any]:
         """Return the fields that the history records."""
@@ -96,8 +102,42 @@ class TrainProgress:
 
 _LIVE = (
     *("steps_here", "rounds_here", "is_line", "epochs", "replicas", "mixing", "stopped_early"),
-    *("done", "seconds_left", "total"),
+    *("done", "seconds_left", "total", "restart", "restarts"),
 )
 """Fields for progress bars, which the history does not record."""
 _OF_ROUNDS = ("rounds", "moved_mb")
 """Fields that the history records only for runs with replicas."""
+
+
+class RestartsWatch:
+    """Passes the progress of each restart on to a ``watch``, as progress of the whole run."""
+
+    def __init__(self, watch: Callable[[TrainProgress], None], n_restarts: int) -> None:
+        self._watch, self._n_restarts = watch, n_restarts
+        self._last: dict[int, TrainProgress] = {}
+        """The last progress of each restart by itself."""
+
+    def of(self, number: int) -> Callable[[TrainProgress], None]:
+        """Return the ``watch`` of one restart, numbered from 0."""
+
+        def note(progress: TrainProgress) -> None:
+            self._last[number] = progress
+            self._watch(self._of_run(number, progress))
+
+        return note
+
+    def _of_run(self, number: int, progress: TrainProgress) -> TrainProgress:
+        totals, left = [each.total for each in self._last.values()], progress.seconds_left
+        if left is not None:
+            is_at_end = progress.done >= 1
+            whole = progress.total["all"] if is_at_end else left / (1 - progress.done)
+            left += whole * (self._n_restarts - number - 1)
+        return replace(
+            progress,
+            restart=number,
+            restarts=self._n_restarts,
+            done=(number + progress.done) / self._n_restarts,
+            seconds_left=left,
+            steps_here=sum(each.steps_here for each in self._last.values()),
+            total={name: sum(each.get(name, 0.0) for each in totals) for name in progress.total},
+        )

@@ -29,7 +29,6 @@ needs sub-concepts that match, and averages before the maximum.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +41,7 @@ from streammiml.errors import StreammimlError
 from streammiml.learn.begin import Ready, RunSettings, begin, check_start
 from streammiml.learn.checkpoint import has_checkpoint
 from streammiml.learn.loop import Loop
-from streammiml.learn.progress import TrainProgress
+from streammiml.learn.progress import RestartsWatch
 from streammiml.learn.run_folder import RunFolder
 from streammiml.learn.stop_signals import StopSignals
 from streammiml.learn.threshold import fitted_offset
@@ -78,7 +77,7 @@ def with_restarts(
     model: Model,
     ready: Ready,
     start: Model | None,
-    watch: Callable[[TrainProgress], None],
+    watch: RestartsWatch,
     stop: StopSignals,
 ) -> Model:
     """Train the other restarts of a finished run, and join all models to one."""
@@ -91,7 +90,7 @@ def with_restarts(
         folder = _folder_of(ready, number)
         with folder or nullcontext():
             run = begin(_settings_of(ready, number, folder, start))
-            Loop(run, watch, stop).run()
+            Loop(run, watch.of(number), stop).run()
             models.append(trained_model(run))
     model = joined(models)
     model = replace(model, settings={**model.settings, "restarts": n_restarts})

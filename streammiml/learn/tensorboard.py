@@ -40,7 +40,12 @@ class EventFiles:
             self._writer.close()
 
     def __call__(self, progress: TrainProgress) -> None:
-        """Write the scalars of a line of the history; ignore moments between two lines."""
+        """Write the scalars of a line of the history; ignore moments between two lines.
+
+        Only the first restart is written: the steps of the others have the same numbers.
+        """
+        if progress.restart:
+            return
         try:
             if self._writer is None:
                 purge_step = progress.step if any(self._folder.glob("events.out.*")) else None

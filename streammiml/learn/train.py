@@ -19,7 +19,7 @@ from streammiml.learn.choice import with_defaults
 from streammiml.learn.loop import Loop
 from streammiml.learn.machines import HERE, TrainMachines
 from streammiml.learn.model_card import write_card
-from streammiml.learn.progress import ChoiceProgress, TrainProgress
+from streammiml.learn.progress import ChoiceProgress, RestartsWatch, TrainProgress
 from streammiml.learn.restarts import with_restarts
 from streammiml.learn.rounds import RoundLoop
 from streammiml.learn.run_folder import RunFolder, finish_extension
@@ -171,12 +171,13 @@ def train_run(
             # The loop needs neither the start model nor a second copy of its weights.
             start = settings.start if ready.config.n_restarts > 1 else None
             del settings
+            watches = RestartsWatch(watch, ready.config.n_restarts)
             if pool is not None:
                 mixed = machines.mixed_machines
-                RoundLoop(ready, watch, stop, pool, mixed_machines=mixed).run()
+                RoundLoop(ready, watches.of(0), stop, pool, mixed_machines=mixed).run()
             else:
                 with listening():
-                    Loop(ready, watch, stop).run()
+                    Loop(ready, watches.of(0), stop).run()
         if ready.stopped_early:
             _LOG.info(
                 "train stopped early at step %s; the lowest ranking loss is %.4f, of step %s",
@@ -185,7 +186,7 @@ def train_run(
                 f"{ready.state.at.best_step:,}",
             )
         with listening():
-            model = with_restarts(trained_model(ready), ready, start, watch, stop)
+            model = with_restarts(trained_model(ready), ready, start, watches, stop)
             model = calibrated(model, ready, stop, watch_choice)
         if folder is not None:
             model.save(folder.model)

@@ -53,6 +53,8 @@ class TrainDisplay(ProgressDisplay):
         super().__init__()
         self._bytes_before = resident_bytes()
         self._loss: float | None = None
+        self._stopped_early = False
+        """Whether any restart stopped early."""
         self._last: TrainProgress | None = None
 
     def __call__(self, progress: TrainProgress) -> None:
@@ -62,7 +64,10 @@ class TrainDisplay(ProgressDisplay):
         """
         if self._last is None:
             self.say(progress.mixing)
+        elif progress.restart != self._last.restart:
+            self._loss = None
         self._last = progress
+        self._stopped_early = self._stopped_early or progress.stopped_early
         if progress.validation_loss is not None:
             self._loss = progress.validation_loss
         has_pace = progress.seconds_left is not None
@@ -78,6 +83,8 @@ class TrainDisplay(ProgressDisplay):
             f"{format_size(max(0, resident_bytes() - self._bytes_before))} held",
             f"violations {progress.share_of_violations:.2f}",
         ]
+        if progress.restarts > 1:
+            phrases.insert(0, f"restart {progress.restart + 1}/{progress.restarts}")
         if progress.replicas > 1:
             spent = progress.total
             shares = [
@@ -102,7 +109,7 @@ class TrainDisplay(ProgressDisplay):
             return []
         total = self._last.total
         early = "stopped early: no lower ranking loss in as many looks as --patience allows; "
-        lines = [early + "--extend continues the run"] if self._last.stopped_early else []
+        lines = [early + "--extend continues the run"] if self._stopped_early else []
         shares = {name: seconds / max(total["all"], 1e-9) for name, seconds in total.items()}
         del shares["all"]
         if shares.get("compiling", 0) < 0.005:

@@ -98,6 +98,18 @@ def test_train__stopped_in_any_restart_and_resumed_gives_the_same_bytes(
     assert sorted(folder.name for folder in folders) == ["2", "3"]
 
 
+def test_train__progress_is_that_of_all_restarts(store):
+    seen = []
+    train(store, TrainConfig(**SMALL, restarts=3), watch=seen.append)
+    assert {progress.restart for progress in seen} == {0, 1, 2}
+    assert {progress.restarts for progress in seen} == {3}
+    done = [progress.done for progress in seen]
+    assert (done, done[-1]) == (sorted(done), 1.0)
+    assert sum(progress.done == 1 for progress in seen if progress.restart < 2) == 0
+    seconds = [progress.total["all"] for progress in seen]
+    assert seconds == sorted(seconds)
+
+
 def test_train__extended_equals_a_longer_run(store, tmp_path):
     config = TrainConfig(**SMALL, restarts=2)
     train(store, config, run=tmp_path / "run")
@@ -130,7 +142,7 @@ def test_train__from_a_model_with_restarts_goes_on_with_the_first_alone(store, o
 
 def test_train__from_a_model_refuses_other_restarts_than_its_own_or_one(store):
     first = train(store, TrainConfig(**SMALL, restarts=2))
-    with pytest.raises(StreammimlError, match="has restarts 2, not 3; .* give --restarts 1, or"):
+    with pytest.raises(StreammimlError, match=r"has restarts 2, not 3; .* give --restarts 1, or"):
         train(store, TrainConfig(**SMALL, restarts=3), start=first)
 
 

@@ -83,6 +83,14 @@ def test_events__are_the_lines_of_the_history(store, tmp_path):
     assert len(scalars(tmp_path / "events", "seconds/kernel")) > 5
 
 
+def test_events__are_those_of_the_first_restart(store, tmp_path):
+    with EventFiles(tmp_path / "events") as watch:
+        train(store, TrainConfig(**SMALL, restarts=2), run=tmp_path / "run", watch=watch)
+    steps = [event.step for event in events(tmp_path / "events") if event.HasField("summary")]
+    assert steps == sorted(steps)
+    assert_shows(tmp_path / "events", tmp_path / "run")
+
+
 class Crash(Exception):
     pass
 

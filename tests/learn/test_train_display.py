@@ -110,6 +110,18 @@ def test_show__tells_of_replicas_and_the_time_that_joins_them(capsys):
     assert "time: reducing 10%, waiting 5%, moving 20%, ranking loss" in line
 
 
+def test_show__names_the_restart_and_forgets_the_loss_of_the_last(capsys):
+    with TrainDisplay() as show:
+        show(moment(restarts=5, stopped_early=True))
+        show(moment(restarts=5, restart=1, validation_loss=None))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].startswith("restart 1/5, epoch 4/10, step 12,345, ")
+    assert lines[2].startswith("restart 2/5, epoch 4/10, step 12,345, ")
+    assert "ranking loss" in lines[1]
+    assert "ranking loss" not in lines[2]
+    assert show.summary()[0].startswith("stopped early")
+
+
 def test_show__passes_over_moments_before_there_is_a_pace(capsys):
     with TrainDisplay() as show:
         show._shown_at -= 60
