@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import cached_property
 from typing import Any
 
@@ -104,9 +105,10 @@ class MemoryBags(Bags):
         """True: nothing is read."""
         return True
 
-    def kept(self, start: int, stop: int) -> Kept:
+    def kept(self, start: int, stop: int, names: Container[str] | None = None) -> Kept:
         """Values of kept columns; see :meth:`Bags.kept`."""
-        return self.read(start, stop).kept
+        kept = self.read(start, stop).kept
+        return {name: kept[name] for name in kept if names is None or name in names}
 
     def at_hand(self) -> BagBlock | None:
         """Return the block itself, unless its arrays are read-only or not contiguous."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from copy import copy
 from functools import cached_property, partial
 from importlib import import_module
@@ -257,16 +257,18 @@ class BagStore(Bags):
         except UnicodeDecodeError:
             raise damaged(self.location, "bag_id_bytes", "is not UTF-8 text") from None
 
-    def kept(self, start: int, stop: int) -> Kept:
+    def kept(self, start: int, stop: int, names: Container[str] | None = None) -> Kept:
         """Values of kept columns; see :meth:`Bags.kept`."""
         self._check_range(start, stop)
         rows = self._offsets("bag_offsets", start, stop, self.n_rows)
-        return self._kept(int(rows[0]), int(rows[-1]))
+        return self._kept(int(rows[0]), int(rows[-1]), names)
 
-    def _kept(self, first: int, last: int) -> Kept:
+    def _kept(self, first: int, last: int, names: Container[str] | None = None) -> Kept:
         """Values of kept columns for rows ``first`` to ``last``."""
         kept: Kept = {}
         for column in self.kept_columns:
+            if names is not None and column.name not in names:
+                continue
             values = self._arrays[column.values]
             if column.offsets is None:
                 kept[column.name] = values.read(first, last)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
@@ -89,11 +89,12 @@ class Bags(ABC):
         is missing or fails its checksum raises StoreError, naming the file.
         """
 
-    def kept(self, start: int, stop: int) -> Kept:
+    def kept(self, start: int, stop: int, names: Container[str] | None = None) -> Kept:  # noqa: ARG002
         """Values of kept columns for the rows of some bags, by name; rows are not read.
 
         Numbers are an array (rows,) or (rows, width), texts an array of Python strings. The rows of
-        a bag follow those of the bag before, as in :meth:`read`.
+        a bag follow those of the bag before, as in :meth:`read`. With ``names``, only these columns
+        are read.
         """
         self._check_range(start, stop)
         return {}
@@ -390,11 +391,11 @@ class JoinedStore(Bags):
         block = BagBlock.join(blocks)
         return replace(block, kept=self.kept(start, stop)) if kept else block
 
-    def kept(self, start: int, stop: int) -> Kept:
+    def kept(self, start: int, stop: int, names: Container[str] | None = None) -> Kept:
         """Values of the kept columns that all stores have; see :meth:`Bags.kept`."""
-        parts = [store.kept(a, b) for store, a, b in self._pieces(start, stop)]
-        names = [column.name for column in self.kept_columns]
-        return {name: np.concatenate([part[name] for part in parts]) for name in names}
+        common = [kept.name for kept in self.kept_columns if names is None or kept.name in names]
+        parts = [store.kept(a, b, common) for store, a, b in self._pieces(start, stop)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in common}
 
     def bag_sizes(self, start: int, stop: int) -> I64:
         """Number of rows of each bag; rows are not read."""
@@ -484,11 +485,11 @@ class StoreView(Bags):
         self._check_range(start, stop)
         return self.base.read_bags(self.indices[start:stop], row_labels=row_labels, kept=kept)
 
-    def kept(self, start: int, stop: int) -> Kept:
+    def kept(self, start: int, stop: int, names: Container[str] | None = None) -> Kept:
         """Values of kept columns; see :meth:`Bags.kept`."""
 
         def read(a: int, b: int) -> tuple[I64, Kept]:
-            return from_sizes(self.base.bag_sizes(a, b)), self.base.kept(a, b)
+            return from_sizes(self.base.bag_sizes(a, b)), self.base.kept(a, b, names)
 
         return self._gathered(read, start, stop, gap=GAP_BAGS)[1]
 

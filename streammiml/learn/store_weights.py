@@ -8,7 +8,6 @@ one store of that size. Bags that a fractional weight skips in an epoch are stil
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streammiml._base.hashing import mixed
-from streammiml.bags.bag_weights import NO_WEIGHTS
+from streammiml.bags.bag_weights import NO_WEIGHTS, fingerprint_of
 from streammiml.bags.offsets import from_sizes
 from streammiml.bags.views import Bags, JoinedStore
 from streammiml.config import parse_weights
@@ -54,7 +53,7 @@ class Visits:
     @property
     def weights_fingerprint(self) -> str:
         """Digest of the weights of all bags."""
-        return hashlib.blake2b(self._bag_weights.tobytes(), digest_size=16).hexdigest()
+        return fingerprint_of(self._bag_weights)
 
     def left_out(self, epoch: int, bags: I64) -> NDArray[np.bool_]:
         """Whether the epoch skips each of these bags: held out, or by a fractional weight."""

@@ -1,5 +1,7 @@
 """Weights of bags as a kept column: of every backend, in views and joined stores, checked."""
 
+import shutil
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -8,19 +10,21 @@ import pytest
 import streammiml as sm
 from streammiml.bags import bag_weights as module
 from streammiml.bags.bag_weights import checked_weights, read_weights
+from streammiml.bags.block import BagBlock
 from streammiml.bags.kept_columns import as_texts
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.errors import StoreError, StreammimlError
-from tests.stores import made_block, made_kept
+from tests.stores import made_block, made_kept, write_store
 
 WEIGHTS = np.linspace(0, 3, 20)
 
 
 @pytest.mark.parametrize("suffix", ["zarr", "parquet"])
 def test_read_weights__are_those_that_write_store_was_given(suffix, tmp_path, monkeypatch):
-    # Small reads, so that bags of one store come from several.
+    # Small reads and stretches, so that bags of one store come from several.
     monkeypatch.setattr(module, "READ_BYTES", 100)
+    monkeypatch.setattr(module, "SCAN_BAGS", 7)
     block = made_block(20)
     bags, labels = [block.rows_of(i) for i in range(20)], [block.labels_of(i) for i in range(20)]
     times = [np.arange(len(bag)) for bag in bags]
@@ -33,6 +37,44 @@ def test_read_weights__are_those_that_write_store_was_given(suffix, tmp_path, mo
     np.testing.assert_array_equal(read_weights(store.view([7, 3]), "weight"), want[[7, 3]])
     both = open_store([tmp_path / f"x.{suffix}", tmp_path / f"y.{suffix}"])
     np.testing.assert_array_equal(read_weights(both, "weight"), [*want, *want[::-1]])
+
+
+def test_read_weights__reads_one_column_once(tmp_path):
+    block = made_block(20)
+    rows = np.repeat(WEIGHTS, np.diff(block.bag_offsets))
+    kept = {"weight": rows, "other": np.ones_like(rows), "note": as_texts("x" * len(rows))}
+    store = write_store(tmp_path / "x.zarr", replace(block, kept=kept))
+    # Without the text, only a call that reads it fails.
+    shutil.rmtree(tmp_path / "x.zarr" / "kept_note.bytes" / "c")
+    with pytest.raises(StoreError, match="kept_note"):
+        store.kept(0, 20)
+    joined = open_store([tmp_path / "x.zarr", tmp_path / "x.zarr"])
+    for bags, want in ((store, WEIGHTS), (joined, [*WEIGHTS, *WEIGHTS])):
+        weights = read_weights(bags, "weight")
+        assert weights.tolist() == np.float32(want).tolist()
+        assert read_weights(bags, "weight") is weights
+        assert read_weights(bags, "other").tolist() == [1] * len(want)
+        assert read_weights(bags, "weight").tolist() == weights.tolist()
+
+
+def test_read_weights__hold_little_more_than_they_return():
+    n_bags = 400_000
+    block = BagBlock(
+        rows=np.ones((n_bags, 1), np.float32),
+        bag_offsets=np.arange(n_bags + 1),
+        label_offsets=np.arange(n_bags + 1),
+        label_indices=np.zeros(n_bags, np.int32),
+        kept={"weight": np.ones(n_bags, np.float32)},
+    )
+    store = MemoryBags(block, n_labels=1)
+    tracemalloc.start()
+    try:
+        read_weights(store, "weight")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # Beside the weights, some bytes for each bag of one stretch.
+    assert peak < 4 * n_bags + 64 * module.SCAN_BAGS
 
 
 def with_weights(values):

@@ -63,6 +63,9 @@ def test_store__gives_kept_columns_with_bags_and_ranges(store):
     assert_same(store.read(3, 7, kept=False), replace(block.slice(3, 7), kept={}))
     assert_same_kept(store.kept(3, 7), block.slice(3, 7).kept)
     assert_same_kept(store.kept(12, 12), block.slice(12, 12).kept)
+    for bags in (store, store.view(slice(12)), MemoryBags(block), sm.open_store([store.name] * 2)):
+        one = bags.kept(3, 7, ["time"])
+        assert_same_kept(one, {"time": block.slice(3, 7).kept["time"]})
     for bag in (store[4], *store[4:5], list(store)[4], pickle.loads(pickle.dumps(store[4]))):
         rows, labels, name = bag
         assert (len(rows), name) == (len(bag.kept["note"]), "bag-0004")
