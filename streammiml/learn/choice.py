@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streammiml.bags.bag_weights import fingerprint_of, read_weights
 from streammiml.bags.views import Bags
 from streammiml.config import LiftSpec, Threshold, TrainConfig, parse_duration
 from streammiml.errors import DivergedError, StreammimlError
@@ -220,6 +221,8 @@ class Choice:
         # Trials count margins only if an offset is to be fitted.
         key["threshold"] = self._config.threshold
         key["tried"] = [_in_words(setting) for setting in plan.settings]
+        if (column := self._config.bag_weights) is not None:
+            key["weights_fingerprint"] = fingerprint_of(read_weights(store, column))
         self._record = ChoiceRecord(settings.folder, key)
         limit = self._config.time_limit
         self._limit = math.inf if limit is None else parse_duration(limit, option="time_limit")

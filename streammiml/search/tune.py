@@ -23,7 +23,7 @@ from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
-from streammiml.bags.bag_weights import read_weights
+from streammiml.bags.bag_weights import fingerprint_of, read_weights
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
@@ -483,6 +483,8 @@ def _record(
         if name not in FREE_IN_TRIALS
     }
     search = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
+    if base.bag_weights is not None:
+        search["weights_fingerprint"] = fingerprint_of(read_weights(store, base.bag_weights))
     tried = {"settings": settings, **({"slow": True} if slow else {})}
     return {**decisive, **search, "grid": key_of(tried)}
 

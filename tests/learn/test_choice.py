@@ -7,6 +7,7 @@ import signal
 import tomllib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from streammiml.bags.memory import MemoryBags
@@ -108,6 +109,33 @@ def test_train__refuses_to_go_on_with_trials_of_other_settings(store, tmp_path):
         train(store, TrainConfig(**SMALL), run=tmp_path / "run")
     with pytest.raises(StreammimlError, match=r"was begun with step_size 0\.05, not 0\.02; give"):
         train(store, TrainConfig(), run=tmp_path / "run", resume=True)
+
+
+def test_train__refuses_to_go_on_with_trials_of_other_weights_of_bags(tmp_path):
+    def interrupt(progress):
+        if progress.trial == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    block = planted(120)
+    rows = np.repeat(np.linspace(0.5, 1.5, 120), np.diff(block.bag_offsets))
+    first, other = (
+        write_store(tmp_path / name, replace(block, kept={"weight": kept}))
+        for name, kept in (("a.zarr", rows), ("b.zarr", np.full_like(rows, 2)))
+    )
+    assert first.fingerprint == other.fingerprint
+    config = TrainConfig(**SMALL, preset="plain", bag_weights="weight")
+    with pytest.raises(stop_signals.Stopped):
+        train(first, config, run=tmp_path / "run", watch_choice=interrupt)
+    assert not (tmp_path / "run" / "settings.toml").exists()
+    with pytest.raises(
+        StreammimlError, match=r"run was begun with weights_fingerprint '[0-9a-f]+', not '"
+    ):
+        train(other, config, run=tmp_path / "run", resume=True)
+    with pytest.raises(StreammimlError, match="was begun with bag_weights 'weight', not None"):
+        train(first, replace(config, bag_weights=None), run=tmp_path / "run", resume=True)
+    train(first, config, run=tmp_path / "run", resume=True)
+    with pytest.raises(StreammimlError, match="was begun with other weights of bags than the col"):
+        train(other, config, run=tmp_path / "run", resume=True)
 
 
 def test_train__refuses_to_go_on_where_other_settings_would_be_tried(store, tmp_path):

@@ -198,6 +198,21 @@ def test_tune__refuses_to_mix_searches(store, search, tmp_path):
     tune(store, run, replace(BASE, memory="900MiB"), grid=GRID, threads=1)
 
 
+def test_tune__refuses_to_mix_trials_of_other_weights_of_bags(tmp_path):
+    block = planted(60)
+    for name, weight in (("a.zarr", 1.0), ("b.zarr", 2.0)):
+        rows = np.full(block.n_rows, weight)
+        write_store(tmp_path / name, replace(block, kept={"weight": rows}), n_labels=5)
+    config = replace(BASE, max_steps=20, bag_weights="weight")
+    options = {"grid": {"subconcepts": [1]}, "folds": 2, "threads": 1}
+    result = tune(tmp_path / "a.zarr", tmp_path / "run", config, **options)
+    assert tune(tmp_path / "a.zarr", tmp_path / "run", config, **options) == result
+    with pytest.raises(
+        StreammimlError, match=r"run was begun with weights_fingerprint '[0-9a-f]+', not '"
+    ):
+        tune(tmp_path / "b.zarr", tmp_path / "run", config, **options)
+
+
 def test_tune__trains_the_winner_on_all_bags(store, tmp_path):
     grid = {"step_size": [0.05, 0.1]}
     seen = []
