@@ -363,8 +363,9 @@ class TrainConfig(ModelConfig):
     about every other epoch."""
     bag_weights: str | None = None
     """Kept column with the weight of each bag, a number from 0 that all rows of the bag repeat.
-    Steps on a bag are scaled by its weight: 1 changes nothing, 0 leaves the bag out. Weights are
-    used as they are, so choose a mean of about 1; held-out bags are scored without them."""
+    Steps on a bag are scaled by its weight: 1 changes nothing, and steps on a bag of weight 0
+    change nothing. Weights are used as they are, so choose a mean of about 1. First weights,
+    scaling, held-out bags, label rule and calibration count every bag alike."""
     max_vif: float | None = None
     """Upper limit for the variance of label counts in 256 consecutive bags, as a multiple of the
     variance after a full shuffle; as many blocks are mixed as this limit requires."""

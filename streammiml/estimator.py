@@ -227,10 +227,13 @@ class MIMLfast(BaseEstimator):  # type: ignore[misc]
         """Train a new model on these bags and labels; for early stopping see ``validation``.
 
         ``sample_weight`` (n,) has a weight for each bag, a number from 0, by which the steps on the
-        bag are scaled: 1 changes nothing, and a bag of weight 0 is not learned from. Weights are
-        used as they are, so that a mean of about 1 suits the step size. A bag of weight 2 is
-        learned from twice as much, not twice: it is not the same as two equal bags. Scaling, lift
-        and held-out bags do not depend on weights.
+        bag are scaled: 1 changes nothing, and steps on a bag of weight 0 change nothing. Weights
+        are used as they are, so that a mean of about 1 suits the step size. A bag of weight 2 is
+        learned from twice as much, not twice: it is not the same as two equal bags.
+
+        All else counts every bag alike, those of weight 0 too: scaling, lift, the first weights
+        (unless ``init`` is ``random``), ``r`` and ``min_labels`` of the label rule, the losses of
+        held-out bags, and calibration. Leave a bag out of ``bags`` if it must have no effect.
 
         Examples
         --------
