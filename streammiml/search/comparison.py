@@ -104,6 +104,11 @@ def run_comparison(
     """
     store = store if isinstance(store, Bags) else open_store(store)
     base = config or TrainConfig()
+    if base.bag_weights is not None:
+        raise StreammimlError(
+            f"compare takes no weights of bags, as other methods count every bag alike; leave "
+            f"bag_weights {base.bag_weights!r} out"
+        )
     competing = contestants(methods, base, options.memory)
     _check(store, options)
     cells = _cells(competing, options)

@@ -278,6 +278,10 @@ def test_compare__row_labels_give_key_instance_accuracy(tmp_path):
         ({"sizes": "41"}, r"^sizes must be from 2 to 40, the training bags of a split, got 41$"),
         ({"folds": 41}, r"^40 bags cannot be cut into 41 folds; --folds 40 is the largest"),
         ({"folds": 1}, r"^folds must be at least 2, got 1$"),
+        (
+            {"config": TrainConfig(bag_weights="weight"), "methods": "mimlfast"},
+            r"^compare takes no weights of bags, as .*; leave bag_weights 'weight' out$",
+        ),
         ({"methods": "mimlfast,knn"}, r"^no method is called 'knn'; known: all, dba, "),
     ],
 )
