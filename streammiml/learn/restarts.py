@@ -90,6 +90,8 @@ def with_restarts(
         folder = _folder_of(ready, number)
         with folder or nullcontext():
             run = begin(_settings_of(ready, number, folder, start))
+            # The held-out bags are the same, and in memory already.
+            run = replace(run, plan=replace(run.plan, validation=ready.plan.validation))
             Loop(run, watch.of(number), stop).run()
             models.append(trained_model(run))
     model = joined(models)

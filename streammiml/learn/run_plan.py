@@ -82,9 +82,13 @@ def plan_run(store: Bags, config: TrainConfig, holdout: Holdout | None = None) -
         lifted = min(lifted, 4 * n_lifted * most_projected(width))
         by_size["lifted bag"] = lifted_room(config, n_lifted, lifted)
     if config.n_restarts > 1:
-        # Models of all restarts, their joined copy, and the state of one besides the first's.
+        # Models of all restarts, their joined copy, the two copies that kernels score with, and the
+        # state of one besides the first's.
         n_values = n_weights(config, n_lifted, store.n_labels)
-        fixed["restarts"] = fixed["weights"] + 3 * 4 * config.n_restarts * n_values
+        fixed["restarts"] = fixed["weights"] + 4 * 4 * config.n_restarts * n_values
+        if lift.context:
+            # Each restart lifts the bag that is scored; see ``kernel/mean_scores.py``.
+            fixed["restarts"] += (config.n_restarts - 1) * lifted
     if config.replicas > 1:
         fixed["replicas"] = replica_bytes(config, n_lifted, store.n_labels, n_at_once)
         _check_replicas(store, config)

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from streammiml.bags.memory import MemoryBags
-from streammiml.config import TrainConfig
+from streammiml.config import LiftSpec, TrainConfig
 from streammiml.errors import StreammimlError
 from streammiml.learn import choice, restarts
+from streammiml.learn.checkpoint import n_weights
 from streammiml.learn.dry_run import dry_run
 from streammiml.learn.restarts import FOLDER, joined, restart_seed
+from streammiml.learn.run_plan import plan_run
 from streammiml.learn.stop_signals import Stopped
 from streammiml.learn.train import train
+from streammiml.learn.validation import Validation, largest_lifted
 from streammiml.measure.predict import predict
 from streammiml.measure.row_scores import row_scores
 from streammiml.model import load_model
@@ -188,6 +191,32 @@ def test_train__restarts_by_default_are_fewer_where_rows_are_many(monkeypatch):
         monkeypatch.setattr(choice, "MOST_WORK", share * work)
         assert choice.with_n_restarts(complete, store, plan).restarts == count
         monkeypatch.undo()
+
+
+def test_train__reads_held_out_bags_once_for_all_restarts(store, monkeypatch):
+    read, n_reads = Validation._read, 0
+
+    def counted(self, deadline):
+        nonlocal n_reads
+        n_reads += 1
+        return read(self, deadline)
+
+    monkeypatch.setattr(Validation, "_read", counted)
+    train(store, TrainConfig(**SMALL, validation=0.3, threshold="count", restarts=3))
+    assert n_reads == 1
+
+
+def test_plan_run__counts_a_lifted_bag_for_each_restart_that_scores_it(store):
+    def held(lift, count):
+        return plan_run(store, TrainConfig(**SMALL, lift=lift, restarts=count)).budget.held
+
+    for lift, n_bags in (("none", 0), ("context", 2)):
+        n_lifted = LiftSpec.parse(lift).width(store.n_features)
+        lifted = n_bags * largest_lifted(store, n_lifted)
+        config = TrainConfig(**SMALL, lift=lift)
+        n_values = n_weights(config, n_lifted, store.n_labels)
+        two, four = (held(lift, count)["restarts"] for count in (2, 4))
+        assert four - two == 2 * 16 * n_values + lifted
 
 
 def test_dry_run__counts_the_restarts(store):
