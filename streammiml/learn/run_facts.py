@@ -79,7 +79,8 @@ class FactsWriter:
 
     def __call__(self, progress: TrainProgress) -> None:
         """Write the facts at the first call, unless the run has ended already."""
-        if not self._is_written and progress.done < 1:
+        is_at_end = progress.done >= (progress.restart + 1) / progress.restarts
+        if not self._is_written and not is_at_end:
             self._is_written = True
             self._bytes_before = resident_bytes()
             earlier = read_run_facts(self._run)

@@ -26,8 +26,10 @@ def test_train__remembers_its_stores_and_its_memory(store, tmp_path, monkeypatch
 
 
 @pytest.mark.usefixtures("store")
-def test_train__a_run_that_has_nothing_left_to_do_keeps_what_it_said(tmp_path):
+@pytest.mark.parametrize("restarts", ["1", "2"])
+def test_train__a_run_that_has_nothing_left_to_do_keeps_what_it_said(tmp_path, restarts):
     words = ["train", str(tmp_path / "x.zarr"), str(tmp_path / "run"), "--epochs", "2", "--resume"]
+    words += ["--restarts", restarts]
     assert command(words) == 0
     before = (tmp_path / "run" / FACTS_FILE).read_bytes()
     assert command(words) == 0
