@@ -29,6 +29,6 @@ def test_guide__is_laid_out_in_a_terminal(capsys, monkeypatch):
 
 def test_guide__an_unknown_page_is_one_line_that_names_all(capsys):
     assert run(["guide", "trian"]) == 2
-    assert "no page of the guide is called 'trian'; known: architecture, cl" in (
+    assert "no page of the guide is called 'trian'; known: architecture, buckets, ca" in (
         capsys.readouterr().err
     )
