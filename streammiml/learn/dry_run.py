@@ -139,9 +139,9 @@ def dry_run(
     check_worker_memory(plan, machines.pool_options().worker_bytes)
     config = with_round_steps(config, plan.visits)
     budget, blocks, visits = plan.budget, plan.budget.plan, plan.visits
-    sample, read_ratio = _sample(plan)
-    state = _untrained(store, config, sample)
-    step_seconds, bag_seconds = _timed(config, state, sample)
+    sample, read_ratio = sample_bags(plan)
+    state = untrained_state(store, config, sample)
+    step_seconds, bag_seconds = timed_step(config, state, sample)
     n_held_out = 0 if plan.validation is None else len(plan.validation.bags)
     epoch_steps = visits.steps_an_epoch()
     n_steps = round(epoch_steps * config.n_epochs)
@@ -202,7 +202,7 @@ def _seconds_of_trials(
     if more_work <= 0:
         return seconds
     tried = replace(config, **choice.settings[costliest])
-    slowest, _ = _timed(tried, _untrained(store, tried, sample), sample)
+    slowest, _ = timed_step(tried, untrained_state(store, tried, sample), sample)
     seconds_per_work = max(0.0, slowest - step_seconds) / more_work
     return seconds + seconds_per_work * (choice.total_work - choice.total_steps * choice.work[0])
 
@@ -246,7 +246,7 @@ def _reduce_seconds(weights: Weights, *, has_means: bool) -> float:
     return seconds
 
 
-def _sample(plan: RunPlan) -> tuple[BagBlock, float]:
+def sample_bags(plan: RunPlan) -> tuple[BagBlock, float]:
     """Read some bags as the run would read them; also return bytes read per byte of bags."""
     listed, blocks = plan.visits.listed, plan.budget.plan
     sampled: list[BagBlock] = []
@@ -280,7 +280,7 @@ def _bytes_read(plan: RunPlan, read_ratio: float) -> tuple[int, bool]:
     return round(n_bytes * (1 + (blocks.window - 1) / blocks.n_blocks)), False
 
 
-def _timed(config: TrainConfig, state: TrainState, sample: BagBlock) -> tuple[float, float]:
+def timed_step(config: TrainConfig, state: TrainState, sample: BagBlock) -> tuple[float, float]:
     """Measure the seconds of one step and of scoring one bag."""
     learner = Learner(state.weights, state.averages, step_settings(config), state.lift)
     with Sweeper(learner, config.threads) as sweeper:
@@ -301,7 +301,7 @@ def _timed(config: TrainConfig, state: TrainState, sample: BagBlock) -> tuple[fl
     return step_seconds, (time.monotonic() - begun) / len(bags)
 
 
-def _untrained(store: Bags, config: TrainConfig, sample: BagBlock) -> TrainState:
+def untrained_state(store: Bags, config: TrainConfig, sample: BagBlock) -> TrainState:
     """State with random weights, and a scaler that is fitted to the sample."""
     scale, lift = ScaleSpec.parse(config.scale), LiftSpec.parse(config.lift)
     fit = ScalerFit(store.n_features, scale, lift, seed=config.seed, sparse=store.sparse)

@@ -33,7 +33,7 @@ from streammiml.search.comparison_table import MethodComparison
 from streammiml.search.contestants import Contestant, contestants
 from streammiml.search.folds import Folds
 from streammiml.search.grid import key_of
-from streammiml.search.tune import is_in_memory
+from streammiml.search.search_plan import is_in_memory
 
 CELLS, LINES, TABLE, SETTINGS = "cells", "cells.jsonl", "table.md", "settings.toml"
 

@@ -32,7 +32,7 @@ from streammiml.measure.tasks import range_bounds
 from streammiml.rivals.registry import METHODS, Method
 from streammiml.search.folds import Folds
 from streammiml.search.grid import Setting
-from streammiml.search.tune import FREE_IN_TRIALS as FREE
+from streammiml.search.search_plan import FREE_IN_TRIALS as FREE
 from streammiml.search.tune import tune
 
 if TYPE_CHECKING:  # It loads scikit-learn, which is optional.

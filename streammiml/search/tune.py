@@ -23,19 +23,15 @@ from streammiml._base.json_and_toml import parse_json
 from streammiml._base.platform import usable_cores
 from streammiml._base.pool import open_pool
 from streammiml._base.pool_interface import Pool, PoolOptions
-from streammiml.bags.bag_weights import fingerprint_of, read_weights
+from streammiml.bags.bag_weights import read_weights
 from streammiml.bags.memory import MemoryBags
 from streammiml.bags.store import open_store
 from streammiml.bags.views import Bags
-from streammiml.config import LiftSpec, TrainConfig, settings_with, without_later
+from streammiml.config import TrainConfig
 from streammiml.errors import DivergedError, StreammimlError
-from streammiml.learn.checkpoint import state_bytes
-from streammiml.learn.defaults import EPOCHS, resolved
-from streammiml.learn.halving import ALL_STEPS, NO_LOOKS, STOPPING_EARLY, Trial, rungs, survivors
-from streammiml.learn.presets import with_preset
+from streammiml.learn.halving import Trial, survivors
 from streammiml.learn.progress import ChoiceProgress, TrainProgress
 from streammiml.learn.run_folder import toml
-from streammiml.learn.run_plan import plan_run
 from streammiml.learn.train import train, train_trial
 from streammiml.measure.evaluate import combined, finished, measure_task
 from streammiml.measure.prediction_folder import PartFolder, atomic_file, write_json
@@ -45,17 +41,9 @@ from streammiml.measure.tasks import BagRange, all_bags, split_into_tasks, store
 from streammiml.model import Model
 from streammiml.scorer import Scorer
 from streammiml.search.folds import Folds
-from streammiml.search.grid import (
-    SLOW_EPOCHS,
-    SLOW_GRIDS,
-    SLOW_STEPS,
-    SPARSE_SLOW_STEPS,
-    GridLike,
-    Setting,
-    key_of,
-    settings_of,
-)
+from streammiml.search.grid import GridLike, Setting, key_of
 from streammiml.search.search_display import TuneDisplay
+from streammiml.search.search_plan import SearchPlan, is_in_memory, plan_search
 
 METRICS = ("ranking_loss", "hamming_loss", "one_error", "coverage", "average_precision")
 """Metrics measured on each fold; the first one decides."""
@@ -69,8 +57,6 @@ SETTINGS, TABLE, SUMMARY, TRIALS, WINNER = (
 # Smaller folds are kept in memory, since training reads them many times.
 IN_MEMORY_BYTES = 64 << 20
 BLOCK_BYTES = 8 << 20
-# Settings that do not change the result of a trial; a trial always trains on one thread.
-FREE_IN_TRIALS = (*settings_with("speed"), "threads", "calibrate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,22 +172,8 @@ def tune(
     (['shared_dim', 'step_size'], 2)
     """
     store = store if isinstance(store, Bags) else open_store(store)
-    config = config or TrainConfig()
-    given = config.given()
-    # The grid says what is tried.
-    preset = "plain" if config.preset == "auto" else config.preset
-    config = with_preset(replace(config, threads=1, preset=preset), given)
-    # Trials are compared after the same number of visits; only the winner trains with replicas
-    # and is calibrated.
-    base = replace(config, replicas=1, round_steps=None, calibrate=None)
-    settings = settings_of(grid, base, sparse=store.sparse)
-    slow = isinstance(grid, str) and grid in SLOW_GRIDS
-    fold_plan = Folds(store.n_bags, folds)
-    if store.n_labels < 2 or store.n_label_entries == 0:
-        raise StreammimlError(
-            f"{store.name} has {store.n_labels} labels, and settings are compared by the order of "
-            "labels; at least 2 labels are needed"
-        )
+    plan = plan_search(store, config, grid=grid, folds=folds, halving=halving)
+    config = plan.config
     # The winner trains where the search was told to run, if it has replicas.
     machines: dict[str, Any] = {}
     if config.replicas > 1:
@@ -217,20 +189,16 @@ def tune(
         client=client,
         worker_memory=worker_memory,
     )
-    _check_memory(fold_plan.cut(store, 0)[0], base, settings)
-    record = _record(store, base, settings, fold_plan, halving, slow)
+    plan.memory(store)
     with ExitStack() as stack:
         watch = stack.enter_context(shown(TuneDisplay, watch, progress=progress))
         with open_pool(pool_options, relief="--memory") as pool:
             # After the pool: a search that gets no pool must not leave a folder behind.
-            folder = stack.enter_context(PartFolder(run, record, "search"))
+            folder = stack.enter_context(PartFolder(run, plan.record, "search"))
             (folder.path / TRIALS).mkdir(exist_ok=True)
-            search = _Search(
-                folder.path, pool, store, base, settings, fold_plan, halving, slow, watch
-            )
-            summary = search.run()
+            summary = _Search(folder.path, pool, store, plan, watch).run()
         _write(folder.path, config, summary)
-        folder.finish({"n_settings": len(settings)})
+        folder.finish({"n_settings": len(plan.settings)})
         if train_winner:
             best = replace(config, **summary["winner"])
             winner = folder.path / WINNER
@@ -255,24 +223,13 @@ class _Search:
         folder: Path,
         pool: Pool,
         store: Bags,
-        base: TrainConfig,
-        settings: list[Setting],
-        folds: Folds,
-        halving: bool,
-        slow: bool,
+        plan: SearchPlan,
         watch: Callable[[TuneProgress], None],
     ) -> None:
         self._folder, self._pool, self._watch = folder, pool, watch
-        self._settings, self._folds = settings, folds
-        n_bags = store.n_bags * (folds.k - 1) // folds.k
-        stops = base.validation_store is not None or resolved(base, n_bags).validation
-        self._pace = STOPPING_EARLY if stops else ALL_STEPS
-        if slow:
-            self._pace = NO_LOOKS
-            base = _long_enough(base, store, n_bags)
-        self._steps = _most_steps(base, n_bags)
-        self._rungs = rungs(len(settings), folds.k, self._steps, self._pace, halving=halving)
-        self._shared = (all_bags(store, remote=pool.is_remote), folds, base)
+        self._settings, self._folds = plan.settings, plan.folds
+        self._pace, self._steps, self._rungs = plan.pace, plan.steps, plan.rungs
+        self._shared = (all_bags(store, remote=pool.is_remote), plan.folds, plan.base)
         self._results: dict[Trial, TrialResult] = {}
 
     def run(self) -> dict[str, Any]:
@@ -428,65 +385,6 @@ def in_memory(store: Bags, bag_weights: str | None = None) -> Bags:
     return MemoryBags(
         block, n_labels=store.n_labels, label_names=store.label_names, name=store.name
     )
-
-
-def is_in_memory(store: Bags) -> bool:
-    """Whether the bags exist only in the memory of this process: workers cannot open them."""
-    base = getattr(store, "base", store)
-    return isinstance(base, MemoryBags)
-
-
-def _long_enough(config: TrainConfig, store: Bags, n_bags: int) -> TrainConfig:
-    """Settings for trials of a slow grid that train on ``n_bags`` bags of the store."""
-    enough = SPARSE_SLOW_STEPS if store.sparse else SLOW_STEPS
-    if store.sparse and config.epochs is None:
-        epochs = min(EPOCHS, math.ceil(enough / max(1, n_bags)))
-        config = replace(config, epochs=max(epochs, resolved(config, n_bags).n_epochs))
-    steps = min(_most_steps(config, n_bags), max(enough, SLOW_EPOCHS * store.n_bags))
-    return replace(config, max_steps=steps)
-
-
-def _check_memory(learn: Bags, base: TrainConfig, settings: list[Setting]) -> None:
-    """Refuse a grid, before the first trial, if its largest model does not fit into memory."""
-
-    def weights(setting: Setting) -> int:
-        config = replace(base, **setting)
-        n_lifted = LiftSpec.parse(config.lift).width(learn.n_features)
-        return state_bytes(config, n_lifted, learn.n_labels)
-
-    largest = max(settings, key=weights)
-    try:
-        plan_run(learn, resolved(replace(base, **largest), learn.n_bags))
-    except StreammimlError as error:
-        values = ", ".join(f"{name} {value}" for name, value in largest.items())
-        raise StreammimlError(f"{error} (the largest model of the grid: {values})") from None
-
-
-def _most_steps(config: TrainConfig, n_bags: int) -> int:
-    """Upper limit for the steps of training on ``n_bags`` bags."""
-    steps = resolved(config, n_bags).n_epochs * n_bags
-    return steps if config.max_steps is None else min(config.max_steps, steps)
-
-
-def _record(
-    store: Bags,
-    base: TrainConfig,
-    settings: list[Setting],
-    folds: Folds,
-    halving: bool,
-    slow: bool,
-) -> dict[str, Any]:
-    """Record of the folder: a search resumes only with the same store, settings and grid."""
-    decisive = {
-        name: value
-        for name, value in without_later(base.recorded()).items()
-        if name not in FREE_IN_TRIALS
-    }
-    search = {"folds": folds.k, "halving": halving, "store": store.fingerprint}
-    if base.bag_weights is not None:
-        search["weights_fingerprint"] = fingerprint_of(read_weights(store, base.bag_weights))
-    tried = {"settings": settings, **({"slow": True} if slow else {})}
-    return {**decisive, **search, "grid": key_of(tried)}
 
 
 def _write(folder: Path, base: TrainConfig, summary: Mapping[str, Any]) -> None:

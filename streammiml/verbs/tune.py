@@ -5,18 +5,22 @@ from __future__ import annotations
 import json as json_format
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from streammiml._base.display import format_duration
+from streammiml._base.pool_interface import PoolOptions
 from streammiml.bags.store import open_store
-from streammiml.config import TrainConfig
+from streammiml.config import TrainConfig, format_size
 from streammiml.errors import StreammimlError
 from streammiml.learn.progress import TrainProgress
 from streammiml.learn.run_facts import FactsWriter
 from streammiml.learn.stop_signals import Stopped
 from streammiml.learn.train_display import RunDisplay
+from streammiml.search.dry_run import TuneDryRun, dry_tune
 from streammiml.search.search_display import TuneDisplay
 from streammiml.search.tune import METRICS, WINNER
 from streammiml.search.tune import tune as tune_store
@@ -40,6 +44,7 @@ def tune(
     folds: int = 3,
     halving: bool = True,
     train: Flag = False,
+    dry_run: Flag = False,
     json: AsJson = False,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -63,6 +68,9 @@ def tune(
         Drop the worse settings early; otherwise all settings get all steps and folds.
     train
         Afterwards train the winner on all bags, in RUN/winner.
+    dry_run
+        Time some steps; print the number of trials and steps, and about how much memory and time
+        the search needs. Nothing is written.
     workers
         Processes of a local cluster; by default one for each core. With --train and --replicas, the
         winner trains on them too.
@@ -79,6 +87,18 @@ def tune(
             "each trial uses one thread; --workers sets how many trials run at a time"
         )
     store = open_store(stores)
+    if dry_run:
+        planned = dry_tune(
+            store,
+            run,
+            TrainConfig(**settings.recorded()),
+            grid=grid,
+            folds=folds,
+            halving=halving,
+            machines=PoolOptions(workers=workers, scheduler=scheduler),
+        )
+        print_dry_run(planned, json=json)
+        return 0
     display, facts_writer = RunDisplay(), FactsWriter(store, Path(run) / WINNER)
 
     def watch_winner(progress: TrainProgress) -> None:
@@ -119,6 +139,27 @@ def tune(
     if train:
         print(f"{run}/winner has its model, trained on all bags")
     return 0
+
+
+def print_dry_run(planned: TuneDryRun, *, json: bool) -> None:
+    """Print one JSON object, or lines to read."""
+    if json:
+        print(json_format.dumps(asdict(planned)))
+        return
+    at_once = "as many as the cluster has threads"
+    if planned.trials_at_once is not None:
+        at_once = f"{planned.trials_at_once} at the same time"
+    one = f"{format_duration(planned.seconds_on_one_core)} on one core"
+    whole = one if planned.seconds is None else f"{format_duration(planned.seconds)}; {one}"
+    lines = {
+        "settings": f"{planned.n_settings:,}, on {planned.folds} folds",
+        "trials": f"{planned.trials:,}, {at_once}",
+        "steps, at most": f"{planned.steps:,}, {planned.share_of_grid:.0%} of the full grid",
+        "memory, each trial": format_size(planned.memory),
+        "time, at most about": f"{whole}, without compiling, from steps of untrained models",
+    }
+    for name, value in lines.items():
+        print(f"{name:<19} {value}")
 
 
 def readable(summary: Mapping[str, Any]) -> Table:

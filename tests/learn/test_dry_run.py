@@ -96,7 +96,7 @@ def test_dry_run__seconds_of_trials_lie_between_those_of_the_cheapest_and_costli
         # Multiplications differ by far more than a factor of two between these settings.
         return (2e-3 if config.lift != "none" else 1e-3), 0.0
 
-    monkeypatch.setattr(dry_runs, "_timed", timed)
+    monkeypatch.setattr(dry_runs, "timed_step", timed)
     for preset, least, most in (("auto", 1.1, 1.9), ("plain", 1.0, 1.0)):
         estimate = dry_run(store, TrainConfig(preset=preset))
         share = estimate.seconds_of_trials / (estimate.trial_steps * 1e-3)

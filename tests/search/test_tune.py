@@ -15,6 +15,7 @@ from streammiml.bags.memory import MemoryBags
 from streammiml.config import TrainConfig
 from streammiml.errors import DivergedError, StreammimlError
 from streammiml.measure.evaluate import evaluate
+from streammiml.search import search_plan as plans
 from streammiml.search import tune as module
 from streammiml.search.folds import Folds
 from streammiml.search.grid import GRIDS, SPARSE_GRIDS
@@ -119,8 +120,8 @@ def test_tune__without_halving_all_settings_see_all_folds(store, tmp_path):
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_tune__the_best_grid_leaves_none_behind_before_all_its_steps(tmp_path, monkeypatch, sparse):
-    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS" if sparse else "SLOW_STEPS", 20)
-    monkeypatch.setattr(module, "SLOW_EPOCHS", 0)
+    monkeypatch.setattr(plans, "SPARSE_SLOW_STEPS" if sparse else "SLOW_STEPS", 20)
+    monkeypatch.setattr(plans, "SLOW_EPOCHS", 0)
     block = as_sparse(planted(60)) if sparse else planted(60)
     store = write_store(tmp_path / "x.zarr", block, n_labels=5)
     base = TrainConfig(shared_dim=4)
@@ -138,7 +139,7 @@ def test_tune__the_best_grid_of_sparse_rows_is_tried_for_as_long_as_they_are_tra
     tmp_path, monkeypatch
 ):
     bags = write_store(tmp_path / "x.zarr", as_sparse(planted(60)), n_labels=5)
-    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS", 2000)
+    monkeypatch.setattr(plans, "SPARSE_SLOW_STEPS", 2000)
     seen = []
     monkeypatch.setattr(module, "run_trial", lambda work, *rest: seen.append((work, rest[2])))
     with pytest.raises(AttributeError):
@@ -147,11 +148,11 @@ def test_tune__the_best_grid_of_sparse_rows_is_tried_for_as_long_as_they_are_tra
     # 40 bags: 40 000 steps unless told otherwise.
     assert {base.epochs for _, base in seen} == {1000}
     for n_bags, epochs in ((40, 1000), (4000, 10), (40_000, 100)):
-        held = module._long_enough(TrainConfig(), bags, n_bags)
+        held = plans._long_enough(TrainConfig(), bags, n_bags)
         assert (held.epochs, held.max_steps) == (epochs, min(2000, epochs * n_bags))
-    monkeypatch.setattr(module, "SPARSE_SLOW_STEPS", 400_000)
+    monkeypatch.setattr(plans, "SPARSE_SLOW_STEPS", 400_000)
     for n_bags, epochs in ((1000, 100), (4600, 87), (40_000, 100)):
-        held = module._long_enough(TrainConfig(), bags, n_bags)
+        held = plans._long_enough(TrainConfig(), bags, n_bags)
         assert (held.epochs, held.max_steps) == (epochs, min(400_000, epochs * n_bags))
 
 

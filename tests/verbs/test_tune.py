@@ -44,6 +44,21 @@ def test_tune__prints_a_table_and_writes_settings_that_train_takes(store, tmp_pa
     assert run(again) == 0
 
 
+def test_tune__dry_run_prints_what_the_search_would_take(store, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("streammiml.learn.dry_run.STEP_SECONDS", 0.01)
+    out = tmp_path / "search"
+    assert run(words(store, out, tmp_path, "--dry-run", "--workers", "2")) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^settings +4, on 3 folds$", text, re.M)
+    assert re.search(r"^trials +\d+, 2 at the same time$", text, re.M)
+    assert re.search(r"^steps, at most +[\d,]+, \d+% of the full grid$", text, re.M)
+    assert re.search(r"^memory, each trial +[\d.]+ \w+$", text, re.M)
+    assert re.search(r"^time, at most about +.* on one core, without compiling", text, re.M)
+    assert run(words(store, out, tmp_path, "--dry-run", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["n_settings"] == 4
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_tune__a_signal_while_the_winner_is_trained_is_told_and_gone_on_after(
     store, tmp_path, capsys, monkeypatch
