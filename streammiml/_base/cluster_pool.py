@@ -665,7 +665,9 @@ class ClusterPool(Pool):
         )
 
     def _lost(self, what: str) -> StreammimlError:
-        return StreammimlError(f"{what}; start the cluster again, and {self.goes_on}")
+        return StreammimlError(
+            f"{what}; start the cluster again, and {self.goes_on}", page="clusters"
+        )
 
 
 def _futures_of(shared: Iterable[Any]) -> list[Any]:

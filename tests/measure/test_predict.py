@@ -561,7 +561,11 @@ def test_predict__no_bags_in_memory():
         ([np.ones((1, 3), complex)], "^bag 0 holds complex128, expected numbers$"),
         (np.ones((1, 2, 2, 3)), r"^bag 0 has shape \(2, 2, 3\), expected \(rows, features\)$"),
         (np.ones((2, 0, 3)), "^bag 0 has no rows; leave it out$"),
-        (np.ones(3), r"^bag 0 is a float64, expected an array \(rows, features\)$"),
+        (
+            np.ones(3),
+            r"^an array of shape \(3,\) is neither a bag nor bags; a bag is an array \(rows, "
+            r"features\): row\[None\] is a bag of one row$",
+        ),
         (
             np.array(1.0),
             "^ndarray is neither a store nor bags; expected a store, paths of stores, or",

@@ -43,8 +43,9 @@ def _clear(site: Path) -> None:
 
 
 def _sphinx(source: Path, site: Path, parsed: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--quiet", "--fail-on-warning"]
-    command += ["--conf-dir", str(HERE), "--doctree-dir", str(parsed), str(source), str(site)]
+    command = [sys.executable, "-m", "sphinx", "--builder", "html", "--quiet", "--no-color"]
+    command += ["--fail-on-warning", "--conf-dir", str(HERE), "--doctree-dir", str(parsed)]
+    command += [str(source), str(site)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         problem = done.stderr.replace(f"{source}/", "").strip()

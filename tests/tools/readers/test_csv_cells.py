@@ -125,7 +125,7 @@ def test_csv__holds_a_block_whatever_the_size_of_the_file(tmp_path):
         ),
         (
             "empty-cell",
-            r", line 3: column 'f2' is empty, expected a number; correct it, or leave the",
+            r", line 3: column 'f2' is empty, expected a number; correct it, or name the",
         ),
         (
             "label",
