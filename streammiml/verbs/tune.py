@@ -150,13 +150,13 @@ def print_dry_run(planned: TuneDryRun, *, json: bool) -> None:
     if planned.trials_at_once is not None:
         at_once = f"{planned.trials_at_once} at the same time"
     one = f"{format_duration(planned.seconds_on_one_core)} on one core"
-    whole = one if planned.seconds is None else f"{format_duration(planned.seconds)}; {one}"
+    duration = one if planned.seconds is None else f"{format_duration(planned.seconds)}; {one}"
     lines = {
         "settings": f"{planned.n_settings:,}, on {planned.folds} folds",
         "trials": f"{planned.trials:,}, {at_once}",
         "steps, at most": f"{planned.steps:,}, {planned.share_of_grid:.0%} of the full grid",
         "memory, each trial": format_size(planned.memory),
-        "time, at most about": f"{whole}, without compiling, from steps of untrained models",
+        "time, at most about": f"{duration}, without compiling, from steps of untrained models",
     }
     for name, value in lines.items():
         print(f"{name:<19} {value}")

@@ -399,8 +399,8 @@ def test_two_writers_in_one_process__are_told_of_each_other(backend, tmp_path):
 def test_control__without_the_lock_a_second_writer_begins(backend, tmp_path, monkeypatch):
     monkeypatch.setattr("streammiml._base.atomic.lock_file", lambda _: True)
     path = tmp_path / f"x.{backend}"
-    with BagWriter.begin(path, made_spec()), BagWriter.begin(path, made_spec()):
-        pass
+    with BagWriter.begin(path, made_spec()) as one, BagWriter.begin(path, made_spec()) as other:
+        assert one._staging == other._staging
 
 
 def test_store_being_written__cannot_be_seen(backend, tmp_path):

@@ -124,17 +124,11 @@ def fetched(path: Path, most_bytes: int) -> Path:
     return held
 
 
-class BlockCache(io.RawIOBase):
-    """A file read at random positions: it fetches aligned blocks, and keeps those used last.
+class _Seekable(io.RawIOBase):
+    """A file of a known size that is read from a position which only ``seek`` and reads change."""
 
-    The first block is fetched at once, before a library takes a lock to read the rest.
-    """
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file, self._at = file, 0
-        self._size = file.seek(0, io.SEEK_END)
-        self._blocks: dict[int, bytes] = {}
-        self._block(0)
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
 
     def readable(self) -> bool:
         """Whether it can be read: always."""
@@ -155,6 +149,19 @@ class BlockCache(io.RawIOBase):
             raise OSError(errno.EINVAL, "a position before the first byte")
         self._at = base + offset
         return self._at
+
+
+class BlockCache(_Seekable):
+    """A file read at random positions: it fetches aligned blocks, and keeps those used last.
+
+    The first block is fetched at once, before a library takes a lock to read the rest.
+    """
+
+    def __init__(self, file: RemoteFile) -> None:
+        super().__init__(file.seek(0, io.SEEK_END))
+        self._file = file
+        self._blocks: dict[int, bytes] = {}
+        self._block(0)
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill the buffer, or less of it at the end of the file."""
@@ -184,35 +191,15 @@ def random_access(path: Path) -> io.RawIOBase:
     return BlockCache(file) if isinstance(file, RemoteFile) else file
 
 
-class RemoteFile(io.RawIOBase):
+class RemoteFile(_Seekable):
     """A file under a URL, read by ranges of bytes; it holds one window of up to 8 MiB."""
 
     def __init__(self, url: str, size: int) -> None:
-        self._url, self._size = url, size
+        super().__init__(size)
+        self._url, self._start = url, 0
         self._folder, self._key = _split(url)
-        self._at = self._start = 0
         self._window = b""
         self._window_bytes = LEAST_WINDOW
-
-    def readable(self) -> bool:
-        """Whether it can be read: always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Whether its position can be set: always."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position of the next byte."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Set the position of the next byte; nothing is fetched."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(errno.EINVAL, "a position before the first byte")
-        self._at = base + offset
-        return self._at
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill the buffer, or less of it at the end of the file."""
