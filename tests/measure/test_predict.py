@@ -699,7 +699,7 @@ def test_predict__a_worker_over_its_memory_says_so_and_which_option(tmp_path):
     block = BagBlock(offsets, rows, np.zeros(len(offsets), np.int64), np.empty(0, np.int32))
     bags = write_parts(tmp_path / "x.zarr", StoreSpec(n_features=256, n_labels=4), 8 * [block])
     model = made_model(n_features=256)
-    message = r"run out of memory \(the smallest has 700 MiB\); lower --block-bytes, or give"
+    message = r"ran out of memory \(the smallest has 700 MiB\), lower --block-bytes, or give"
     options = {"workers": 1, "worker_memory": "700MiB"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output_plan, "N_PARTS", 1)
