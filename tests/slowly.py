@@ -9,18 +9,20 @@ from streammiml.verbs.main import VERBS, run
 
 
 def main(seconds, words):
-    plain = ClusterPool.map
+    def slowed(plain):
+        def slow_map(self, task, *more, **named):
+            def slow(*values):
+                time.sleep(seconds)
+                return task(*values)
 
-    def slow_map(self, task, *more, **named):
-        def slow(*values):
-            time.sleep(seconds)
-            return task(*values)
+            if self._is_own:
+                print("tasks begin", file=sys.stderr, flush=True)
+            return plain(self, slow, *more, **named)
 
-        if self._is_own:
-            print("tasks begin", file=sys.stderr, flush=True)
-        return plain(self, slow, *more, **named)
+        return slow_map
 
-    ClusterPool.map = slow_map
+    ClusterPool.map = slowed(ClusterPool.map)
+    ClusterPool.map_reduce = slowed(ClusterPool.map_reduce)
     # An interrupt while a module loads would not test clusters.
     targets = [verb.target for verb in VERBS.values() if verb.target is not None]
     for target in ("distributed", "streammiml_tools.convert", *targets):

@@ -650,10 +650,12 @@ class ClusterPool(Pool):
     def _killed(self, error: Any) -> StreammimlError:
         """The error for a task whose workers died; Dask does not know why they died."""
         last = "" if self._is_own else f", the last at {error.last_worker.address}"
+        count = error.allowed_failures + 1
+        workers = "the worker" if count == 1 else f"the {count} workers"
         return StreammimlError(
-            f"a task was given up because the {error.allowed_failures + 1} workers that ran it "
-            f"died{last}; if they ran out of memory{self._memory}, lower {self.relief}, or give "
-            f"workers more memory; if they were ended from outside (preempted), {self.goes_on}"
+            f"a task was given up because {workers} that ran it died{last}; if they ran out of "
+            f"memory{self._memory}, lower {self.relief}, or give workers more memory; "
+            f"if they were ended from outside (preempted), {self.goes_on}"
         )
 
     @staticmethod

@@ -85,7 +85,7 @@ def test_scheduler__workers_without_streammiml_are_told_and_live_on(model, store
         assert workers[0].poll() is None
     assert done.returncode == 2
     assert re.fullmatch(
-        r"streammiml: workers of the cluster cannot import what tasks need "
+        r"streammiml: the worker at tcp://127\.0\.0\.1:\d+ cannot import what tasks need "
         r"\(No module named 'streammiml.*\n",
         done.stderr,
     )

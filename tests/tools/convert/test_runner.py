@@ -129,7 +129,7 @@ def test_workers__that_die_say_which_option_to_lower(source, tmp_path, monkeypat
     # Loaded before its settings are changed: they would replace its own otherwise.
     pytest.importorskip("distributed")
     monkeypatch.setattr(runner, "_run_in_worker", die)
-    message = r"its workers died .*; lower --memory, or give workers more memory$"
+    message = r"the worker that ran it died; .*, lower --memory, or give workers more memory; if "
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         pytest.raises(StreammimlError, match=message),
